@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 import threading
 import time
 import unittest
@@ -52,6 +53,24 @@ class Answering:
     def stop(self) -> None:
         self.server.shutdown()
         self.server.server_close()
+
+
+class Raw:
+    """A server that answers each request of a connection with one of the texts, as they stand, and closes it after the last."""
+
+    def __init__(self, *connections: list[bytes]) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.connections = connections
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        for texts in self.connections:
+            connection, _ = self.listener.accept()
+            with connection:
+                for text in texts:
+                    connection.recv(1 << 16)
+                    connection.sendall(text)
 
 
 def told(status: int, value: Any, media: str = "application/json") -> Said:
@@ -164,6 +183,111 @@ class TestAnswersOfOthers(unittest.TestCase):
         client._transport.timeout = 30
         client.acquire("db", ttl=20).release()
         self.assertEqual([p.split("/")[2] for p in asked], ["locks", "leases", "locks"])
+
+    def test_what_is_of_another_shape_is_no_other_error(self) -> None:
+        deep = b"[" * 100_000 + b"]" * 100_000
+        own_marks = {"type": "about:blank", "lock": "db"}
+        for said in (
+            told(422, {"detail": [{"loc": None, "msg": "no"}]}),
+            told(422, {"detail": [{"loc": 7}]}),
+            told(409, {**own_marks, "status": 409, "code": "held", "holders": 7}),
+            told(200, {"name": "db", "token": 1, "revision": "1", "holders": 7, "locks": [{}], "newest": None, "jobs": [{}]}),
+            told(200, {"name": "db", "freeze": 7, "locks": 7, "newest": 1, "events": [{}], "jobs": 7}),
+            told(200, {"newest": 1, "events": 7}),
+            (200, "application/json", deep),
+            (500, "application/json", deep),
+        ):
+            client = self.answering(lambda *_: said)
+            for what, ask in {
+                "acquire": lambda: client.acquire("db", wait=False),
+                "show": lambda: client.lock("db"),
+                "list": lambda: client.locks(),
+                "freeze": lambda: client.freeze("db", ttl=30),
+                "events": lambda: next(client.events()),
+                "jobs": lambda: next(lokt.Jobs(client).list()),
+            }.items():
+                with self.subTest(what, said=said[2][:60]), self.assertRaises(lokt.LoktError):
+                    ask()
+
+    def test_half_an_answer_is_none(self) -> None:
+        head, body = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n", b'{"name":"db"}'
+        for text in (
+            head + b"Content-Length: 100\r\n\r\n" + body,
+            head + b"Content-Length: 100\r\n\r\n",
+            head + b"Transfer-Encoding: chunked\r\n\r\nd\r\n" + body + b"\r\n",
+            head + b"Transfer-Encoding: chunked\r\n\r\n64\r\n" + body,
+        ):
+            server = Raw(*[[text]] * 100)
+            self.addCleanup(server.listener.close)
+            with self.subTest(text=text), self.assertRaises(lokt.UnavailableError):
+                lokt.Client(server.url, timeout=0.2).about()
+
+    def test_what_was_not_read_is_in_the_way_of_no_other_request(self) -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
+        long = head % 40 + b'{"job_id":"1"}'.ljust(40)
+        server = Raw([long, long], [head % 14 + b'{"job_id":"2"}'])
+        self.addCleanup(server.listener.close)
+        client = lokt.Client(server.url)
+        with mock.patch("lokt._http._LONGEST_ANSWER", 20):
+            with self.assertRaises(lokt.IncompatibleError):
+                client.about()
+            self.assertEqual(lokt.Jobs(client).submit(), "2")  # which is not sent twice
+
+    def test_a_worker_goes_on_through_pages_of_a_proxy(self) -> None:
+        # Promises S-263.
+        pages = [said for said in SUCCESSES + ERRORS if said != told(404, {"detail": "not_found"})]  # which loktd says, too
+        pages += [told(500, {"detail": "internal"}), told(200, {"denied": False, "lease": {}, "job": {}}), told(200, {"denied": True})]
+        asked: list[Any] = []
+        done: list[Any] = []
+
+        def say(method: str, path: str, body: Any) -> Said:
+            if path.endswith("/complete"):
+                done.append(body["result"])
+                return told(200, {"applied": True})
+            if path.endswith("/heartbeat"):
+                return told(200, {"ok": True, "leases": []})
+            asked.append(body)
+            if len(asked) <= len(pages) or done:
+                return pages[len(asked) % len(pages)]
+            lease = {"lease_id": "l", "job_id": "j", "attempt": 1, "token": 1, "lease_ttl_s": 60}
+            return told(200, {"denied": False, "lease": lease, "job": {"job_id": "j", "type": "t", "payload": {}}})
+
+        worker = lokt.Worker(self.answering(say), lambda job: "done")
+        with mock.patch("lokt._jobs.random.uniform", lambda *_: 0.01):
+            thread = threading.Thread(target=worker.run)
+            thread.start()
+            end = time.monotonic() + 30
+            while len(asked) < len(pages) + 9 and thread.is_alive() and time.monotonic() < end:
+                time.sleep(0.01)
+            worker.drain()
+            thread.join(30)
+        self.assertEqual((done, thread.is_alive()), (["done"], False))
+        granted = len(pages) + 1
+        self.assertEqual(len({a["request_id"] for a in asked[:granted]}), 1, "the lease of a lost answer is not looked for")
+        self.assertEqual(len({a["request_id"] for a in asked[granted:]}), 1)
+        self.assertGreaterEqual(len(asked), granted + 8)
+
+    def test_a_result_that_somebody_in_between_refuses_fails_the_attempt_in_the_end(self) -> None:
+        # Promises S-255.
+        for ttl, bound in (8.0, 60), (30.0, 90):
+            now, sent = [0.0], []
+            lease = {"lease_id": "l", "job_id": "j", "attempt": 1, "token": 1, "lease_ttl_s": ttl}
+            answer = _http.Answer("", {"lease": lease, "job": {"job_id": "j", "type": "t", "payload": {}}})
+            worker = lokt.Worker(lokt.Client("http://x"), lambda job: "done")
+
+            def refuse(method: str, path: str, body: Any, **_: Any) -> Any:
+                sent.append((body["status"], now[0]))
+                now[0] += 1
+                job._deadline = now[0] + ttl  # heartbeats pass
+                if body["status"] == "completed":
+                    raise lokt.IncompatibleError("<html>")
+                return 200, _http.Answer("", {"applied": True})
+
+            worker._request = refuse
+            with mock.patch("lokt._jobs.clock", lambda: now[0]), mock.patch("lokt._jobs.time"):
+                job = lokt.Job._of(answer, 0)
+                worker._work(job)
+            self.assertEqual(sent, [("completed", t) for t in range(bound + 1)] + [("failed", bound + 1)])
 
     def test_what_loktd_alone_says_ends_a_lease(self) -> None:
         gone = {"type": "about:blank", "title": "Lock is not held", "status": 404, "code": "not_found", "lock": "db", "gone": True}

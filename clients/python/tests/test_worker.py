@@ -10,6 +10,7 @@ import unittest.mock
 from typing import Any
 
 import lokt
+from lokt import _http
 from test_client import LOKTD, Server
 
 
@@ -190,7 +191,7 @@ class TestWorker(unittest.TestCase):
             asked.append(time.monotonic())
             if len(asked) == 3:
                 worker.drain()
-            return 200, {"denied": True, "code": "queue_empty", "retry_after_ms": 400}
+            return 200, _http.Answer("", {"denied": True, "code": "queue_empty", "retry_after_ms": 400})
 
         worker._request = full
         worker.run()

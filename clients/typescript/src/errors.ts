@@ -182,3 +182,8 @@ export function fromAnswer(server: string, status: number, body: Problem, header
 export function passing(status: number): boolean {
   return status === 429 || (status >= 502 && status <= 504);
 }
+
+/** Whether an error may pass: nothing is decided by it, and what is no loktd may be one again. @internal */
+export function undecided(e: unknown): boolean {
+  return e instanceof UnavailableError || (e instanceof LoktError && ["incompatible", "internal"].includes(e.code));
+}

@@ -3,10 +3,10 @@
 import { randomBytes } from "node:crypto";
 import { hostname } from "node:os";
 
-import { AuthError, InvalidError, LoktError, NotFoundError, NotOwnerError, UnavailableError } from "./errors.js";
+import { AuthError, InvalidError, LoktError, NotFoundError, NotOwnerError, UnavailableError, undecided } from "./errors.js";
 import type { Lokt } from "./client.js";
 import { usable } from "./lease.js";
-import { clock, insist, type Json, sleep, type Transport } from "./transport.js";
+import { clock, type Exchange, insist, type Json, sleep, type Transport } from "./transport.js";
 
 const api = "/api/system/scheduler";
 const most = 1000; // leases of one heartbeat
@@ -127,6 +127,7 @@ export class Jobs {
       const page: { jobs: { job: JobView }[]; next: string | null } = (
         await this.#transport.request<{ jobs: { job: JobView }[]; next: string | null }>("GET", `${api}/jobs`, { query })
       ).body;
+      insist(Array.isArray(page.jobs) && page.jobs.every((item) => item?.job?.job_id !== undefined), this.#transport.server);
       for (const item of page.jobs) yield item.job;
       after = page.next ?? undefined;
     } while (after !== undefined);
@@ -284,6 +285,7 @@ export class Worker {
   readonly #draining = new AbortController();
   readonly #jobs = new Map<string, Job>();
   #running: Promise<void>[] = [];
+  #open: { id: string; since: number } | undefined; // a request without an answer: a lease may be the answer to its first try
   #wake = new AbortController();
 
   constructor(client: Lokt, handle: (job: Job, signal: AbortSignal) => Promise<Json | void>, options: WorkerOptions = {}) {
@@ -337,28 +339,34 @@ export class Worker {
   }
 
   async #next(): Promise<Job | undefined> {
-    const asked = clock(); // a lease may be the answer to the first try
-    const body = { ...this.#ask, request_id: randomBytes(16).toString("hex") };
-    const path = `${api}/leases/request`;
-    let answer: Granted | Denied;
+    const asked = clock();
+    const { id, since } = (this.#open ??= { id: randomBytes(16).toString("hex"), since: asked });
+    const draining = this.#draining.signal;
+    let answer: Granted | Denied | undefined;
     try {
-      const x = { body: { ...body, wait_ms: 30_000 }, wait: 30_000, patience: 30_000, signal: this.#draining.signal };
-      answer = (await this.#transport.request<Granted | Denied>("POST", path, x)).body;
+      answer = await this.#asked({ request_id: id, wait_ms: 30_000 }, { wait: 30_000, patience: 30_000, signal: draining });
     } catch (e) {
-      if (this.#draining.signal.aborted) {
-        // The answer that was given up may have been a job: the same request finds it.
-        const found = await this.#transport.request<Granted | Denied>("POST", path, { body, patience: 2000 }).catch(() => undefined);
-        return found === undefined || found.body.denied ? undefined : this.#confirmed(new Job(found.body, asked), asked);
+      if (!draining.aborted) {
+        if (!undecided(e)) throw e;
+        await sleep(500 + 1000 * Math.random(), draining);
+        if (!draining.aborted) return undefined;
       }
-      if (!(e instanceof UnavailableError)) throw e;
-      await sleep(500 + 1000 * Math.random(), this.#draining.signal);
-      return undefined;
+      // What was given up may have been granted a job: the same request finds it, and asks for no other.
+      answer = await this.#asked({ request_id: id, types: [`none-${id}`] }, { patience: 2000 }).catch(() => undefined);
+      if (answer === undefined) return undefined;
     }
-    const granted = answer.denied === false && answer.lease?.token > 0 && answer.lease.job_id === answer.job?.job_id;
-    insist(granted || (answer.denied === true && typeof answer.retry_after_ms === "number"), this.#transport.server);
-    if (!answer.denied) return this.#confirmed(new Job(answer, asked), asked);
-    if (clock() - asked < 15_000) await sleep(answer.retry_after_ms, this.#draining.signal); // it has not waited there
+    this.#open = undefined;
+    if (!answer.denied) return this.#confirmed(new Job(answer, since), since);
+    if (clock() - asked < 15_000) await sleep(answer.retry_after_ms, draining); // it has not waited there
     return undefined;
+  }
+
+  async #asked(more: Record<string, unknown>, x: Exchange): Promise<Granted | Denied> {
+    const body = { ...this.#ask, ...more };
+    const { body: answer } = await this.#transport.request<Granted | Denied>("POST", `${api}/leases/request`, { ...x, body });
+    const granted = answer.denied === false && answer.lease?.token > 0 && answer.lease.lease_ttl_s > 0 && answer.lease.job_id === answer.job?.job_id;
+    insist(granted || (answer.denied === true && typeof answer.retry_after_ms === "number"), this.#transport.server);
+    return answer;
   }
 
   /** Extends the lease of a job whose request waited, so that it is known when it began; undefined if it is over. */

@@ -176,3 +176,94 @@ test("a lease is over when the machine has slept through its time, and not becau
     syncBuiltinESMExports();
   }
 });
+
+// Promises S-263.
+test("a worker goes on through pages of a proxy, and drains through them", async () => {
+  const pages: Said[] = [
+    ...[...successes, ...errors].filter(({ body }) => (body as { detail?: string }).detail !== "not_found"), // which loktd says, too
+    { status: 500, body: { detail: "internal" } },
+    { status: 200, body: { denied: false, lease: {}, job: {} } },
+    { status: 200, body: { denied: true } },
+  ];
+  const asked: (string | undefined)[] = [];
+  const done: unknown[] = [];
+  using at = await answering((_, path, sent) => {
+    const body = sent as Ask & { request_id?: string; result?: unknown };
+    if (path.endsWith("/heartbeat")) return { status: 200, body: { leases: [] } };
+    if (path.endsWith("/complete")) {
+      done.push(body.result);
+      return { status: 200, body: { applied: true } };
+    }
+    asked.push(body.request_id);
+    if (asked.length <= pages.length || done.length > 0) return pages[asked.length % pages.length]!;
+    const lease = { lease_id: "l", job_id: "j", attempt: 1, token: 1, lease_ttl_s: 60 };
+    return { status: 200, body: { denied: false, lease, job: { job_id: "j", type: "t", payload: {} } } };
+  });
+  const worker = new lokt.Worker(at.client, async () => "done");
+  const random = Math.random;
+  Math.random = () => -0.49; // pauses are short
+  try {
+    const working = worker.run();
+    let over = false;
+    void working.finally(() => (over = true)).catch(() => undefined);
+    for (const end = Date.now() + 30_000; asked.length < pages.length + 9 && !over && Date.now() < end; ) await pause(10);
+    worker.drain();
+    await working;
+  } finally {
+    Math.random = random;
+  }
+  const granted = pages.length + 1;
+  assert.deepEqual(done, ["done"]);
+  assert.equal(new Set(asked.slice(0, granted)).size, 1, "the lease of a lost answer is not looked for");
+  assert.equal(new Set(asked.slice(granted)).size, 1);
+  assert(asked.length >= granted + 8);
+});
+
+// Promises S-263.
+test("a worker that drains while it waits ends, whatever a proxy answers then", async () => {
+  for (const said of successes) {
+    let waiting = (): void => undefined;
+    const waits = new Promise<void>((resolve) => (waiting = resolve));
+    using at = await answering(async (_, __, body) => {
+      if ((body as { wait_ms?: number }).wait_ms === undefined) return said;
+      waiting();
+      return new Promise(() => undefined);
+    });
+    const worker = new lokt.Worker(at.client, async () => assert.fail("there is no job"));
+    const working = worker.run();
+    await waits;
+    worker.drain();
+    await working;
+  }
+});
+
+// Promises S-255.
+test("a result that somebody in between refuses fails the attempt in the end", async () => {
+  const sent: string[] = [];
+  let late = 0;
+  const now = performance.now;
+  using at = await answering((_, path, body) => {
+    if (path.endsWith("/leases/heartbeat")) {
+      const { lease_ids: ids } = body as Ask & { lease_ids: string[] };
+      return { status: 200, body: { leases: ids.map((lease_id) => ({ lease_id, ok: true })), heartbeat_interval_s: 0.05 } };
+    }
+    if (path.endsWith("/complete")) {
+      const { status } = body as Ask & { status: string };
+      sent.push(status);
+      late += 3000;
+      if (status === "failed") worker.drain();
+      return { status: 200, body: status === "failed" ? { applied: true } : "<html>" };
+    }
+    const lease = { lease_id: "l", job_id: "j", attempt: 1, token: 1, lease_ttl_s: 20 };
+    return { status: 200, body: { denied: false, lease, job: { job_id: "j", type: "t", payload: {} } } };
+  });
+  const worker = new lokt.Worker(at.client, async () => "done");
+  try {
+    performance.now = () => now.call(performance) + late;
+    await worker.run();
+  } finally {
+    performance.now = now;
+  }
+  assert.equal(sent.pop(), "failed");
+  assert(sent.length > 10 && sent.length <= 20 && sent.every((status) => status === "completed"), String(sent.length));
+});

@@ -191,6 +191,22 @@ test("who is asked to leave says that it has heard", withServer, async () => {
   assert(took < 10_000, `it took ${took} ms, and the next renewal is due after 6 s at most`);
 });
 
+test("who may hold for so long has lost it before the next has it, also after a wait", withServer, async () => {
+  await using server = await Server.start();
+  const client = new lokt.Lokt({ server: server.url });
+  const first = await client.lock("db", { ttlMs });
+  const waiting = client.lock("db", { ttlMs: 60_000, maxHoldMs: 12_000 });
+  await until(async () => (await client.show("db")).queue.length === 1);
+  await pause(4000); // more than a quarter of what it may hold: when it began is not known well enough
+  await first.release();
+  const second = await waiting;
+  assert(second.remaining() > 5000);
+  const third = await client.lock("db", { ttlMs });
+  assert.equal(second.state, "lost");
+  assert.equal((second.signal.reason as Error).name, "LostError");
+  await Promise.all([second.release(), third.release()]);
+});
+
 test("a partition is doubt first, and loss before others may enter", withServer, async () => {
   await using server = await Server.start();
   using far = await proxy(server.port);
@@ -272,7 +288,7 @@ test("a job is told of its loss, and of the end of its maximum runtime, while a 
   const silent = answering(async (path) => void (path.endsWith("/leases/heartbeat") && (await both)));
   const client = new lokt.Lokt({ server: server.url, fetch: silent });
   const worker = new lokt.Worker(client, async (job, signal) => {
-    if (!signal.aborted) await Promise.race([once(signal, "abort"), pause(30_000)]);
+    await pause(30_000, undefined, { signal }).catch(() => undefined);
     told[job.type] = signal.aborted ? (signal.reason as lokt.StoppedError).why : "not told";
     if (Object.keys(told).length === 2) all();
     throw signal.reason;

@@ -369,12 +369,12 @@ class Client:
         """Looks at a lock. A name that nobody uses is a free lock."""
         _, answer = self._transport.request("GET", _lock_path(name))
         answer.insist(answer["name"] == name)
-        return Lock._of(answer)
+        return answer.read(Lock._of)
 
     def locks(self, prefix: str = "") -> list[Lock]:
         """Lists the locks that are not free, by name."""
         _, answer = self._transport.request("GET", "/v1/locks", query={"prefix": prefix or None})
-        return [Lock._of(w) for w in answer["locks"]]
+        return answer.read(lambda a: [Lock._of(w) for w in a["locks"]])
 
     def force_release(self, name: str, public_id: str | None = None) -> list[dict[str, Any]]:
         """Ends all holds of the lock, or the one with the public ID, whoever's they are. Needs the scope force."""
@@ -389,7 +389,7 @@ class Client:
         """Keeps newcomers out for ``ttl`` seconds. Who holds the lock stays."""
         body = {"owner": self.owner._wire(), "ttl_ms": round(ttl * 1000), "reason": reason}
         _, answer = self._transport.request("PUT", f"{_lock_path(name)}/freeze", body)
-        return dict(answer["freeze"])
+        return answer.read(lambda a: dict(a["freeze"]))
 
     def unfreeze(self, name: str, *, force: bool = False) -> None:
         """Ends the caller's freeze, or with ``force`` anybody's."""
@@ -412,13 +412,13 @@ class Client:
             _, page = self._transport.request(
                 "GET", "/v1/audit", query={"limit": 1, "latest": True}
             )
-            after = int(page["newest"])
+            after = page.read(lambda p: int(p["newest"]))
         while True:
             query = {"after": after, "name": name, "prefix": prefix, "wait_ms": round(wait * 1000)}
             _, page = self._transport.request("GET", "/v1/audit", query=query, wait=wait)
-            for event in page["events"]:
-                after = event["seq"]
-                yield dict(event)
+            for seq, event in page.read(lambda p: [(int(e["seq"]), dict(e)) for e in p["events"]]):
+                after = seq
+                yield event
 
     def _give_back(
         self, name: str, lease_id: str, operation: str, patience: float | None = None
@@ -503,10 +503,7 @@ def _own(answer: Answer, holder: Json, name: str, lease_id: str) -> dict[str, An
         and isinstance(holder.get("token"), int)
         and holder["token"] > 0
     )
-    try:
-        _life(holder), _next(holder)
-    except (AttributeError, KeyError, TypeError, ValueError):
-        answer.insist(False)
+    answer.read(lambda _: (_life(holder), _next(holder)))
     own: dict[str, Any] = holder
     return own
 

@@ -34,7 +34,8 @@ class HeldError(LoktError):
 
     def __init__(self, message: str, body: Mapping[str, Any], **more: Any) -> None:
         super().__init__(message, **more)
-        self.holders: list[dict[str, Any]] = list(body.get("holders") or [])
+        holders = body.get("holders")
+        self.holders: list[dict[str, Any]] = holders if isinstance(holders, list) else []
         self.freeze: dict[str, Any] | None = body.get("freeze")
 
 
@@ -146,10 +147,8 @@ def from_answer(
     """
     detail, code, known = body.get("detail"), body.get("code"), (0, LoktError)
     request_id = headers.get("X-Request-Id", "")
-    if status == 422 and isinstance(detail, list) and all(isinstance(d, dict) for d in detail):
-        wrong = "; ".join(
-            f"{'.'.join(map(str, d.get('loc', [])))}: {d.get('msg', '')}" for d in detail
-        )
+    if status == 422 and isinstance(detail, list) and all(isinstance(d, dict) and isinstance(d.get("loc"), list) for d in detail):
+        wrong = "; ".join(f"{'.'.join(map(str, d['loc']))}: {d.get('msg', '')}" for d in detail)
         return InvalidError(wrong, request_id=request_id)
     if body.get("type") == "about:blank" and body.get("status") == status and isinstance(code, str):
         if body.get("lock") or code not in _ABOUT_A_LOCK:

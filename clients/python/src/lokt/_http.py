@@ -12,7 +12,7 @@ import ssl
 import threading
 import time
 from collections import deque
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Mapping, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from . import _errors as errors
@@ -23,6 +23,7 @@ Json = Any
 _LONGEST_ANSWER = 64 << 20  # bytes; more is no answer of a loktd
 _IDLE = 16  # connections that are kept
 _KEPT = 20.0  # seconds: loktd closes what was idle for 30
+_T = TypeVar("_T")
 # Linux's CLOCK_MONOTONIC stands still in sleep, that of macOS does not; time.monotonic is the one that does, where there are two.
 _CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
@@ -73,6 +74,13 @@ class Answer(dict[str, Json]):
         """Raises IncompatibleError unless the answer is what was asked for."""
         if not whole:
             raise errors.foreign(self._server)
+
+    def read(self, read: Callable[[Answer], _T]) -> _T:
+        """Takes out what was asked for, and raises IncompatibleError if it is of another shape."""
+        try:
+            return read(self)
+        except (AttributeError, LookupError, TypeError, ValueError, OverflowError):
+            raise errors.foreign(self._server) from None
 
 
 class Transport:
@@ -220,7 +228,7 @@ class Transport:
             return errors.foreign(self._name(which), f"the answer is longer than {_LONGEST_ANSWER >> 20} MiB")
         try:
             value = json.loads(raw) if raw else None
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         if isinstance(value, dict) and answer.status < 300:
             return answer.status, Answer(self._name(which), value)

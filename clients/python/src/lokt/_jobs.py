@@ -23,7 +23,7 @@ from ._errors import (
     NotOwnerError,
     UnavailableError,
 )
-from ._http import Call, Json, clock
+from ._http import Answer, Call, Json, clock
 from ._keeper import usable
 
 _API = "/api/system/scheduler"
@@ -100,8 +100,7 @@ class Jobs:
         while True:
             query = {"state": state, "type": type, "tag": tag, "after": after}
             _, page = self._request("GET", f"{_API}/jobs", query=query)
-            for item in page["jobs"]:
-                yield dict(item["job"])
+            yield from page.read(lambda p: [dict(item["job"]) for item in p["jobs"]])
             after = page.get("next")
             if not after:
                 return
@@ -160,9 +159,29 @@ class Job:
     _deadline: float = 0.0
     _runs_until: float = math.inf
     _ttl: float = 0.0
+    _limit: float = math.inf
     _news: dict[str, Json] = field(default_factory=dict)
     _refused: InvalidError | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @staticmethod
+    def _of(answer: Answer, asked: float) -> Job:
+        lease, spec = answer["lease"], answer["job"]
+        answer.insist(lease["lease_id"] and lease["token"] > 0 and lease["job_id"] == spec["job_id"])
+        job = Job(
+            spec["job_id"],
+            spec["type"],
+            spec["payload"],
+            lease["attempt"],
+            lease["token"],
+            dict(lease.get("lock_tokens") or {}),
+            spec.get("checkpoint"),
+            spec,
+            lease["lease_id"],
+        )
+        job._ttl, job._limit = float(lease["lease_ttl_s"]), float(spec.get("max_runtime_s") or math.inf)
+        job._deadline, job._runs_until = asked + usable(job._ttl), asked + usable(job._limit)
+        return job
 
     def progress(self, fraction: float, checkpoint: Json = None) -> None:
         """Tells how far the job is, from 0 to 1, and what the next attempt would go on from; sent with the next heartbeat.
@@ -196,7 +215,7 @@ class Job:
         """Takes in what a heartbeat was answered, which was sent at that moment."""
         self._deadline = max(self._deadline, asked + usable(self._ttl))
         if left := answer.get("run_left_s"):
-            until = asked + usable(left, self.spec.get("max_runtime_s"))
+            until = asked + usable(left, self._limit)
             self._runs_until = max(self._runs_until, until)
         if answer.get("cancel_requested"):
             self._end("cancelled")
@@ -254,6 +273,7 @@ class Worker:
         )
         self._draining = threading.Event()
         self._asking: Call | None = None
+        self._request_id, self._first = "", 0.0  # of a request without an answer, and when it was first made
         self._jobs: dict[str, Job] = {}
         self._lock = threading.Lock()
         self._change = threading.Condition(self._lock)
@@ -301,47 +321,28 @@ class Worker:
         call = Call()
         with self._lock:
             self._asking = call
-        asked = clock()  # a lease may be the answer to the first try
-        body: dict[str, Json] = {
-            "worker_id": self.worker_id,
-            "request_id": secrets.token_hex(16),
-            **self._ask,
-        }
-        path = f"{_API}/leases/request"
+        asked = clock()
+        request_id, first = self._request_id, self._first = self._request_id or secrets.token_hex(16), self._first or asked
+        body: dict[str, Json] = {"worker_id": self.worker_id, "request_id": request_id, **self._ask}
         try:
             waiting = {**body, "wait_ms": 0 if self._draining.is_set() else 30000}
-            _, answer = self._request(
-                "POST", path, waiting, wait=30.0, patience=30.0, call=call
-            )
-        except UnavailableError:
+            job = self._answer(waiting, first, wait=30.0, patience=30.0, call=call)
+        except LoktError as e:
             if not call.aborted.is_set():
-                self._draining.wait(random.uniform(0.5, 1.5))
+                if not _passing(e):
+                    raise
+                if not self._draining.wait(random.uniform(0.5, 1.5)):
+                    return False
+            try:  # what was given up may have been granted a job: the same request finds it, and asks for no other
+                job = self._answer({**body, "types": [f"none-{request_id}"]}, first, patience=2.0)
+            except LoktError:
                 return False
-            try:  # the answer that was given up may have been a job: the same request finds it
-                _, answer = self._request("POST", path, body, patience=2.0)
-            except UnavailableError:
-                return False
-        if answer["denied"]:
+        self._request_id, self._first = "", 0.0
+        if not isinstance(job, Job):
             if clock() - asked < 15:  # it has not waited there
-                self._draining.wait(answer["retry_after_ms"] / 1000)
+                self._draining.wait(job)
             return False
-        lease, spec = answer["lease"], answer["job"]
-        answer.insist(lease.get("lease_id") and lease.get("token") and lease.get("job_id") == spec.get("job_id"))
-        job = Job(
-            spec["job_id"],
-            spec["type"],
-            spec["payload"],
-            lease["attempt"],
-            lease["token"],
-            dict(lease.get("lock_tokens") or {}),
-            spec.get("checkpoint"),
-            spec,
-            lease["lease_id"],
-        )
-        job._ttl = float(lease["lease_ttl_s"])
-        limit = spec.get("max_runtime_s") or math.inf
-        job._deadline, job._runs_until = asked + usable(job._ttl), asked + usable(limit)
-        if clock() - asked > min(job._ttl / 4, limit / 20) and not self._confirm(job):
+        if clock() - first > min(job._ttl / 4, job._limit / 20) and not self._confirm(job):
             return False
         with self._change:
             self._jobs[job.lease_id] = job
@@ -350,6 +351,13 @@ class Worker:
             target=self._work, args=(job,), name=f"lokt-job-{job.id}", daemon=True
         ).start()
         return True
+
+    def _answer(self, body: dict[str, Json], first: float, **how: Any) -> Job | float:
+        """Asks, and returns the job that was granted to what was first sent then, or for how many seconds to pause."""
+        _, answer = self._request("POST", f"{_API}/leases/request", body, **how)
+        if answer["denied"] is True:
+            return answer.read(lambda a: float(a["retry_after_ms"]) / 1000)
+        return answer.read(lambda a: Job._of(a, first))
 
     def _confirm(self, job: Job) -> bool:
         """Extends the lease of a job whose request waited, so that it is known when it began."""
@@ -504,3 +512,8 @@ class Worker:
         except LoktError:
             with job._lock:
                 job._news = {**news, **job._news}
+
+
+def _passing(e: LoktError) -> bool:
+    """Whether an error may pass: nothing is decided by it, and what is no loktd may be one again."""
+    return isinstance(e, UnavailableError) or e.code in ("incompatible", "internal")
