@@ -64,11 +64,11 @@ async function loktd(...args) {
   return { url: `http://127.0.0.1:${port}`, stop: () => daemon.kill() };
 }
 
-const holders = async (url) => (await (await fetch(`${url}/v1/locks/deploy`)).json()).holders;
+const holders = async (url, name = "deploy") => (await (await fetch(`${url}/v1/locks/${name}`)).json()).holders;
 
 /** Waits for the keeper's first renewal. */
-async function renewed(url) {
-  for (const end = Date.now() + 30_000; !((await holders(url))[0]?.renewals > 0); await pause(100)) assert(Date.now() < end, "it is not renewed");
+async function renewed(url, name) {
+  for (const end = Date.now() + 30_000; !((await holders(url, name))[0]?.renewals > 0); await pause(100)) assert(Date.now() < end, "it is not renewed");
 }
 
 test("a lock is renewed, excludes another job, and is given back", async (t) => {
@@ -134,28 +134,61 @@ test("a lock that was lost fails the job at its end", async (t) => {
   assert.match(post.out, /was lost before the job ended/);
 });
 
-test("what a proxy answers ends no lease", async (t) => {
-  const server = await loktd();
-  t.after(() => server.stop());
-  const sick = [["{}", 200], ['{"code":"not_found"}', 404], ['{"detail":"Not Found"}', 404], ["<html>", 200]];
-  const proxy = createHTTP(async (request, answer) => {
+/** Passes requests on to a server, but those to renew that `sick` has something else for: [body, status], or undefined for silence. */
+async function proxy(t, url, sick) {
+  const s = createHTTP(async (request, answer) => {
     let sent = "";
     for await (const part of request) sent += part;
-    const said = request.url.endsWith("/heartbeat") ? sick.shift() : undefined;
-    if (said) return answer.writeHead(said[1], { "content-type": "application/json" }).end(said[0]);
+    if (request.url.endsWith("/heartbeat") && sick.length > 0) {
+      const said = sick.shift();
+      return said && answer.writeHead(said[1], { "content-type": "application/json" }).end(said[0]);
+    }
     const { "content-type": type, "lokt-lease": lease, "lokt-cancels": cancels } = request.headers;
     const headers = Object.fromEntries(Object.entries({ "content-type": type, "lokt-lease": lease, "lokt-cancels": cancels }).filter(([, v]) => v));
-    const got = await fetch(server.url + request.url, { method: request.method, headers, ...(sent && { body: sent }) });
+    const got = await fetch(url + request.url, { method: request.method, headers, ...(sent && { body: sent }) });
     answer.writeHead(got.status, { "content-type": got.headers.get("content-type") }).end(await got.text());
   }).listen(0, "127.0.0.1");
-  await once(proxy, "listening");
-  t.after(() => proxy.close());
-  const a = job("10", { server: `http://127.0.0.1:${proxy.address().port}`, name: "deploy", ttl: "12", timeout: "0" });
-  const took = await stepAside(a, "main.mjs");
-  assert.equal(took.code, 0, took.out);
-  await renewed(server.url);
-  assert.equal(sick.length, 0);
-  assert.match((await stepAside(a, "post.mjs")).out, /Released lock deploy/);
+  await once(s, "listening");
+  t.after(() => (s.close(), s.closeAllConnections()));
+  return `http://127.0.0.1:${s.address().port}`;
+}
+
+// Promises S-264.
+test("what a proxy answers ends no lease, nor does its silence", async (t) => {
+  const server = await loktd();
+  t.after(() => server.stop());
+  const pages = [["{}", 200], ['{"code":"not_found"}', 404], ['{"detail":"Not Found"}', 404], ["<html>", 200], ["<html>", 502]];
+  await Promise.all([pages, [undefined]].map(async (sick, i) => {
+    const name = `deploy-${i}`;
+    const a = job(`10-${i}`, { server: await proxy(t, server.url, sick), name, ttl: "12", timeout: "0" });
+    const took = await stepAside(a, "main.mjs");
+    assert.equal(took.code, 0, took.out);
+    await renewed(server.url, name);
+    assert.equal(sick.length, 0);
+    assert.match((await stepAside(a, "post.mjs")).out, new RegExp(`Released lock ${name}`));
+  }));
+});
+
+test("a keeper goes on as long as it is in doubt, and ends when the lock is lost", async (t) => {
+  const server = await loktd();
+  t.after(() => server.stop());
+  const sick = Array(400).fill(["<html>", 200]);
+  const a = job("11", { server: await proxy(t, server.url, sick), name: "deploy", ttl: "3", timeout: "0" });
+  assert.equal((await stepAside(a, "main.mjs")).code, 0);
+  const keeper = Number(/keeper=(.*)/.exec(readFileSync(a.state, "utf8"))[1]);
+  const lives = () => {
+    try {
+      return process.kill(keeper, 0);
+    } catch {
+      return false;
+    }
+  };
+  while ((await holders(server.url)).length > 0) await pause(100);
+  await pause(2000); // of its own clock, too, the lock's time is over
+  assert(lives());
+  sick.length = 0;
+  for (const end = Date.now() + 30_000; lives(); await pause(100)) assert(Date.now() < end, "the keeper goes on");
+  assert.match((await stepAside(a, "post.mjs")).out, /was lost before the job ended/);
 });
 
 test("bad inputs and servers get one clear error, and the token is masked", async () => {

@@ -5,17 +5,15 @@ import { ask, holds } from "./lokt.mjs";
 
 const { servers, name, id, ttl } = JSON.parse(process.env.LOKT_KEEP);
 const body = { leases: [{ name, lease_id: id }] };
-for (let end = Date.now() + ttl, next = ttl / 3; Date.now() < end; ) {
-  await pause(Math.min(next, Math.max(end - Date.now(), 0)));
-  const asked = Date.now();
+for (let next = ttl / 3; ; ) {
+  await pause(next);
   try {
     const { body: got } = await ask(servers, process.env.LOKT_KEEP_TOKEN, "POST", "/v1/leases/heartbeat", {
-      body, patience: Math.max(end - asked, 0), good: (b) => holds(b?.leases?.[0]?.holder, name, id),
+      body, patience: ttl / 6, good: (b) => holds(b?.leases?.[0]?.holder, name, id),
     });
-    end = asked + ttl;
     next = Math.min(got.leases[0].holder.heartbeat_in_ms ?? ttl / 3, (ttl / 4) * 3);
   } catch (e) {
     if (["not_found", "not_owner"].includes(e.code)) break; // it is lost: the post step says so
-    next = 1000; // in doubt
+    next = Math.min(1000, ttl / 20); // in doubt, until the server says more
   }
 }

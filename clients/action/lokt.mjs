@@ -45,7 +45,7 @@ const loktds = (got, status) =>
  * try; `wait` is how long, in ms, the server may take on purpose; `good` says whether an answer is what was asked for.
  */
 export async function ask(servers, token, method, path, { body, headers = {}, patience = 30_000, wait = 0, good } = {}) {
-  const end = Date.now() + patience;
+  const end = performance.now() + patience;
   for (let n = 0; ; n++) {
     const server = servers[n % servers.length];
     let why;
@@ -54,7 +54,7 @@ export async function ask(servers, token, method, path, { body, headers = {}, pa
       const answer = await fetch(server + path, {
         method,
         redirect: "manual",
-        signal: AbortSignal.timeout(Math.ceil(wait) + 10_000),
+        signal: AbortSignal.timeout(Math.ceil(wait + Math.min(patience, 10_000))),
         headers: { ...headers, ...(value && { "content-type": "application/json" }), ...(token && { authorization: `Bearer ${token}` }) },
         ...(value && { body: JSON.stringify(value) }),
       });
@@ -74,7 +74,7 @@ export async function ask(servers, token, method, path, { body, headers = {}, pa
       if (e instanceof Refused) throw e;
       why = new Error(`${server}: ${e.cause?.message ?? e.message}`);
     }
-    if (Date.now() >= end) throw why;
-    await pause(Math.min(200 * 2 ** Math.min(n, 4), Math.max(end - Date.now(), 1)));
+    if (performance.now() >= end) throw why;
+    await pause(Math.min(200 * 2 ** Math.min(n, 4), Math.max(end - performance.now(), 1)));
   }
 }

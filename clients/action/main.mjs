@@ -32,11 +32,11 @@ const claim = {
   ttl_ms: ttl,
   metadata: { workflow: env.GITHUB_WORKFLOW ?? "", actor: env.GITHUB_ACTOR ?? "", run },
 };
-const end = Date.now() + timeout;
+const end = performance.now() + timeout;
 let told = false;
 try {
   for (;;) {
-    const wait = Math.max(Math.min(end - Date.now(), ttl / 3, 30_000), 0);
+    const wait = Math.max(Math.min(end - performance.now(), ttl / 3, 30_000), 0);
     const body = timeout === 0 ? claim : wait > 0 ? { ...claim, wait_ms: Math.ceil(wait), stay: true } : { ...claim, wait_ms: 1 };
     const { status, body: got } = await ask(servers, token, "POST", locks(name), {
       body, wait, headers: { "lokt-operation": operation }, good: (b) => holds(b?.holder, name, id) || (b?.queued && b.id === publicId(id)),
