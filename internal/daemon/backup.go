@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,8 +20,11 @@ import (
 	"github.com/lokt-dev/lokt/store/sqlstore"
 )
 
-// backupPath answers with a copy of the store.
-const backupPath = "/v1/backup"
+// backupPath answers with a copy of the store, which is of backupType.
+const (
+	backupPath = "/v1/backup"
+	backupType = "application/vnd.sqlite3"
+)
 
 // backupSuffix ends the names of copies on their way to a client, beside the store.
 const backupSuffix = ".sending"
@@ -42,7 +46,10 @@ func (d *daemon) backup(w http.ResponseWriter, r *http.Request) {
 		defer d.copying.Unlock()
 		if err := d.sendBackup(w, r); err != nil {
 			d.log.Error("backup failed", "err", err)
-			panic(http.ErrAbortHandler) // or the client would take part of it for all
+			if w.Header().Get("Content-Length") != "" {
+				panic(http.ErrAbortHandler) // or the client would take part of it for all
+			}
+			problem(w, http.StatusServiceUnavailable, "unavailable", err.Error())
 		}
 	}
 }
@@ -66,7 +73,7 @@ func (d *daemon) sendBackup(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	w.Header().Set("Content-Type", "application/vnd.sqlite3")
+	w.Header().Set("Content-Type", backupType)
 	w.Header().Set("Content-Length", strconv.FormatInt(info.Size(), 10))
 	control := http.NewResponseController(w)
 	for sent := int64(0); sent < info.Size(); {
@@ -90,17 +97,17 @@ func runBackup(ctx context.Context, s Streams, c *Config, args []string) error {
 	if err != nil {
 		return err
 	}
-	part := path + ".part"
-	f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600) // before anybody is asked for what cannot be kept
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.part") // before anybody is asked for what cannot be kept
 	if err != nil {
 		return fmt.Errorf("backup: %w", err)
 	}
+	part := f.Name()
 	n, err := c.fetch(ctx, token, f)
 	if err = errors.Join(err, f.Close()); err == nil {
 		err = atomicfile.Publish(vfs.OS(), part, path)
 	}
 	if err != nil {
-		_ = os.Remove(part) // the next backup overwrites it
+		_ = os.Remove(part) // it could not be kept anyway
 	}
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -114,14 +121,11 @@ func runBackup(ctx context.Context, s Streams, c *Config, args []string) error {
 
 // fetch writes the daemon's copy to a file, to the disk.
 func (c *Config) fetch(ctx context.Context, token string, to *os.File) (int64, error) {
-	answer, err := c.ask(ctx, backupPath, token)
+	answer, err := c.ask(ctx, backupPath, token, "none is made", backupType)
 	if err != nil {
 		return 0, err
 	}
 	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return 0, refused("none is made", answer)
-	}
 	n, err := io.Copy(to, answer.Body)
 	if err == nil && n != answer.ContentLength {
 		err = io.ErrUnexpectedEOF

@@ -3,12 +3,15 @@
 package daemon_test
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/lokt-dev/lokt"
@@ -86,6 +89,62 @@ func TestBackupOfARunningDaemonCanBeRestored(t *testing.T) {
 		t.Errorf("left behind: %v", left)
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "*.part")); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// Promise S-270.
+func TestABackupIsOfOneAnswerOfADaemon(t *testing.T) {
+	copied, second, first := bytes.Repeat([]byte("lokt"), 1<<16), make(chan struct{}), make(chan struct{})
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/readyz" {
+			_, _ = w.Write([]byte("<html>"))
+			return
+		}
+		switch asked.Add(1) {
+		case 1:
+			w.Header().Set("Content-Type", "application/vnd.sqlite3")
+			w.Header().Set("Content-Length", fmt.Sprint(len(copied)))
+			_, _ = w.Write(copied[:len(copied)/2])
+			_ = http.NewResponseController(w).Flush()
+			<-second
+			_, _ = w.Write(copied[len(copied)/2:])
+		case 2:
+			close(second)
+			<-first
+			w.WriteHeader(http.StatusServiceUnavailable)
+		default:
+			_, _ = w.Write([]byte("<html>"))
+		}
+	}))
+	defer server.Close()
+	path := filepath.Join(t.TempDir(), "copy")
+	backup := func(path string) (int, string) {
+		code, out, stderr := run(t, nil, "backup", path, "--listen", server.Listener.Addr().String())
+		return code, out + stderr
+	}
+	var crew sync.WaitGroup
+	crew.Go(func() {
+		defer close(first)
+		code, says := backup(path)
+		if text, err := os.ReadFile(path); code != 0 || err != nil || !bytes.Equal(text, copied) {
+			t.Errorf("exit code %d, %s, and %d bytes of %d, or others: %v", code, says, len(text), len(copied), err)
+		}
+	})
+	eventually(t, "the first backup is being sent", func() bool { return asked.Load() == 1 })
+	if code, says := backup(path); code != 1 || !strings.Contains(says, "503") && !strings.Contains(says, "is there already") {
+		t.Errorf("a second backup to the same path: exit code %d, %s", code, says)
+	}
+	crew.Wait()
+	other := path + "2"
+	if code, says := backup(other); code != 1 || !strings.Contains(says, "another program answers there") {
+		t.Errorf("what another program answers is a backup: exit code %d, %s", code, says)
+	}
+	if code, _, stderr := run(t, nil, "health", "--listen", server.Listener.Addr().String()); code != 1 || !strings.Contains(stderr, "another program answers there") {
+		t.Errorf("another program is ready: exit code %d, %s", code, stderr)
+	}
+	if left, _ := filepath.Glob(path + "?*"); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
 }

@@ -51,14 +51,11 @@ func runCheck(ctx context.Context, s Streams, c *Config, _ []string) error {
 func runHealth(ctx context.Context, s Streams, c *Config, _ []string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	answer, err := c.ask(ctx, "/readyz", "")
+	answer, err := c.ask(ctx, "/readyz", "", "not ready", "application/json")
 	if err != nil {
 		return err
 	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return refused("not ready", answer)
-	}
+	_ = answer.Body.Close()
 	fmt.Fprintln(s.Out, "ready")
 	return nil
 }
@@ -69,7 +66,7 @@ func refused(what string, answer *http.Response) error {
 	if strings.Contains(string(body), "HTTP request to an HTTPS server") {
 		return fmt.Errorf("%s: the daemon there speaks TLS: give --tls-cert, as it has it", what)
 	}
-	says := strings.TrimSpace(string(body))
+	says := "another program answers there"
 	var p struct{ Detail string }
 	if json.Unmarshal(body, &p) == nil && p.Detail != "" {
 		says = p.Detail
@@ -80,8 +77,9 @@ func refused(what string, answer *http.Response) error {
 	return fmt.Errorf("%s: %s: %s", what, answer.Status, says)
 }
 
-// ask sends a request to the daemon that listens, on this machine, as the config says.
-func (c *Config) ask(ctx context.Context, path, token string) (*http.Response, error) {
+// ask sends a request to the daemon that listens, on this machine, as the config says. An answer of another media type, or other than success, is an
+// error that begins with what that means.
+func (c *Config) ask(ctx context.Context, path, token, otherwise, mediaType string) (*http.Response, error) {
 	host, port, err := net.SplitHostPort(c.Listen)
 	if err != nil {
 		return nil, usagef("--listen %q is no address: give HOST:PORT", c.Listen)
@@ -107,7 +105,12 @@ func (c *Config) ask(ctx context.Context, path, token string) (*http.Response, e
 	if token != "" {
 		r.Header.Set("Authorization", "Bearer "+token)
 	}
-	return (&http.Client{Transport: transport}).Do(r)
+	answer, err := (&http.Client{Transport: transport}).Do(r)
+	if err == nil && (answer.StatusCode != http.StatusOK || answer.Header.Get("Content-Type") != mediaType) {
+		defer answer.Body.Close()
+		return nil, refused(otherwise, answer)
+	}
+	return answer, err
 }
 
 // ownCertificateOnly returns a client's configuration that trusts a server with the very certificate in the file,

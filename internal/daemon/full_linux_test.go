@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/lokt-dev/lokt"
 )
@@ -149,4 +150,31 @@ func TestOnAFullDiskNothingAcknowledgedIsLostAndItGoesOnByItself(t *testing.T) {
 		p.api().renew(t, http.StatusOK, fmt.Sprint("held-", i), id)
 	}
 	p.stop()
+}
+
+// Promise S-102. Where the room is missing is said, whoever misses it.
+func TestWhoNeedsRoomOnAFullDiskIsTold(t *testing.T) {
+	d := newSmallDisk(t, "2m")
+	says := func(what string, cmd *exec.Cmd) {
+		t.Helper()
+		timer := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
+		defer timer.Stop()
+		text, err := cmd.CombinedOutput()
+		if err == nil || !strings.Contains(string(text), "the disk is full: make room") {
+			t.Errorf("%s: %v, %s", what, err, text)
+		}
+	}
+	p := d.start(t)
+	d.fill(t)
+	says("a backup", command(t, nil, "backup", filepath.Join(t.TempDir(), "copy"), "--listen", p.address()))
+	p.stop()
+	d.fill(t)
+	says("a start", d.command(t))
+	if err := os.Remove(d.path("loktd.db-mark")); err != nil {
+		t.Fatal(err)
+	}
+	d.fill(t)
+	says("a start without a mark", d.command(t))
+	d.free(t)
+	d.start(t).stop()
 }

@@ -1,12 +1,14 @@
 package sqlstore
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -48,6 +50,50 @@ func TestADatabaseThatMustExistIsNotMade(t *testing.T) {
 	if err := again.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// Promise S-269. SQLite would mix the two.
+func TestACopyBesideTheLogOfAnotherDatabaseIsRefused(t *testing.T) {
+	t.Parallel()
+	path := spot(t)
+	db := start(t, path, Options{})
+	acquire(t, db, claim("x", "a", time.Hour))
+	saved := filepath.Join(t.TempDir(), "copy")
+	if err := db.Backup(t.Context(), saved); err != nil {
+		t.Fatal(err)
+	}
+	acquire(t, db, claim("y", "a", time.Hour))
+	to := path + ".killed"
+	asKilled(t, path, to)
+	text, err := os.ReadFile(saved)
+	if err == nil {
+		err = os.WriteFile(to, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, loss := range []bool{false, true} {
+		if _, err := Open(t.Context(), "sqlite:"+to, Options{AcceptLoss: loss}); !errors.Is(err, lokt.ErrInvalid) || !strings.Contains(err.Error(), "move all files") {
+			t.Errorf("opened, with loss accepted %v: %v", loss, err)
+		}
+		if err := CheckFile(t.Context(), to); !errors.Is(err, lokt.ErrInvalid) {
+			t.Errorf("checked: %v", err)
+		}
+	}
+	if now, err := os.ReadFile(to); err != nil || !bytes.Equal(now, text) {
+		t.Errorf("the copy has %d bytes of %d, or others: %v", len(now), len(text), err)
+	}
+	if err := os.Remove(to + "-wal"); err != nil {
+		t.Fatal(err)
+	}
+	restored := start(t, to, Options{})
+	if v := view(t, restored, "x"); len(v.Lock.Holders) != 1 {
+		t.Errorf("of the copy there is %+v", v)
+	}
+	// Killed at once it has a log of its own.
+	asKilled(t, to, to+".again")
+	shut(t, restored)
+	shut(t, start(t, to+".again", Options{}))
 }
 
 // Readers that are cancelled at any moment leave nothing behind for the next.

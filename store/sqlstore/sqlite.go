@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -31,8 +32,14 @@ func dsn(path, mode string, pragmas ...string) string {
 		path = "/" + path // a drive
 	}
 	q := url.Values{"mode": {mode}, "_pragma": append([]string{"busy_timeout(1000)"}, pragmas...)}
+	if mode == withoutLog {
+		q["mode"], q["immutable"] = []string{"ro"}, []string{"1"}
+	}
 	return (&url.URL{Scheme: "file", Path: path, RawQuery: q.Encode()}).String()
 }
+
+// withoutLog is the mode in which nothing is seen but what the database's file itself has.
+const withoutLog = "withoutLog"
 
 // writer is the one connection that writes, for one goroutine at a time. It keeps its statements prepared.
 type writer struct {
@@ -151,8 +158,11 @@ func (w *writer) Close() error {
 
 // unavailable wraps an error that is not among those that callers tell apart.
 func unavailable(err error) error {
-	if err == nil || errors.Is(err, lokt.ErrUnavailable) {
+	switch {
+	case err == nil || errors.Is(err, lokt.ErrUnavailable):
 		return err
+	case errors.Is(err, syscall.ENOSPC):
+		return fmt.Errorf("%w: %w: %w", lokt.ErrUnavailable, ErrFull, err)
 	}
 	return fmt.Errorf("%w: %w", lokt.ErrUnavailable, err)
 }
@@ -172,10 +182,10 @@ func translate(err error) error {
 	if c == 0 || errors.Is(err, lokt.ErrUnavailable) {
 		return err
 	}
-	switch c & 0xff {
-	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
+	switch {
+	case c&0xff == sqlite3.SQLITE_CORRUPT, c&0xff == sqlite3.SQLITE_NOTADB:
 		return fmt.Errorf("%w: %w: %w; restore a backup", lokt.ErrUnavailable, lokt.ErrDamaged, err)
-	case sqlite3.SQLITE_FULL:
+	case full(err), c == sqlite3.SQLITE_IOERR_SHMSIZE:
 		return fmt.Errorf("%w: %w: %w", lokt.ErrUnavailable, ErrFull, err)
 	}
 	return unavailable(err)
@@ -246,6 +256,17 @@ func finishBackup(ctx context.Context, fsys vfs.FS, part, path string) error {
 		return err
 	}
 	return atomicfile.Publish(fsys, part, path)
+}
+
+// othersLog reports whether the log beside a database's file is not its own: the file is not in the state in which there may be one, as copies are
+// until they are opened for the first time.
+func othersLog(ctx context.Context, path string) (is bool, err error) {
+	w, err := openWriter(ctx, path, withoutLog)
+	if err != nil {
+		return false, err
+	}
+	err = w.query("SELECT substr(data, 19, 2) = x'0101' FROM sqlite_dbpage WHERE pgno = 1", nil, func(from row) error { return from.Scan(&is) })
+	return is, errors.Join(err, w.Close())
 }
 
 // CheckFile does what DB.Check does for a database of SQLite that another process may have open, and changes nothing.

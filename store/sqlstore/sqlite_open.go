@@ -207,11 +207,17 @@ type found struct {
 // look looks at a database without changing it, and refuses what is none of lokt, of another version, or less than what was
 // acknowledged.
 func (d *fileDB) look(ctx context.Context, old bool, mark markText) (f found, err error) {
+	log, err := os.Stat(d.path + "-wal")
+	logged := err == nil && log.Size() > 0
+	if logged {
+		if others, _ := othersLog(ctx, d.path); others { // what is wrong with the file, who reads it all will say
+			return f, fmt.Errorf("%w: %s is a copy, and beside it is the log of the database that was there before, with which it "+
+				"would be mixed: move all files whose names begin so away, and put the copy there again", lokt.ErrInvalid, d.path)
+		}
+	}
 	if f.state, err = d.peek(ctx, "ro"); err != nil {
 		return f, err
 	}
-	log, err := os.Stat(d.path + "-wal")
-	logged := err == nil && log.Size() > 0
 	var lost error
 	switch s := f.state; {
 	case s == nil && old:
@@ -247,6 +253,8 @@ func (d *fileDB) look(ctx context.Context, old bool, mark markText) (f found, er
 func (d *fileDB) peek(ctx context.Context, access string) (s *state, err error) {
 	if info, err := os.Stat(d.path); err != nil {
 		return nil, unavailable(err)
+	} else if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%w: it is no regular file", lokt.ErrInvalid)
 	} else if info.Size() == 0 {
 		return nil, nil
 	}
