@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -23,7 +24,10 @@ func runCheck(ctx context.Context, s Streams, c *Config, _ []string) error {
 	wrong := c.validate()
 	errs := []error{wrong}
 	if c.TLSCert != "" && c.TLSKey != "" {
-		_, err := loadCertificates(c)
+		own, err := loadCertificates(c, slog.New(slog.DiscardHandler))
+		if err == nil {
+			err = own.expired()
+		}
 		errs = append(errs, err)
 	}
 	if c.Tokens != "" {

@@ -296,11 +296,12 @@ type authority struct {
 	dir  string
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
+	end  time.Time // of what it issues
 }
 
 func newAuthority(t *testing.T, name string) *authority {
 	t.Helper()
-	a := &authority{t: t, dir: t.TempDir()}
+	a := &authority{t: t, dir: t.TempDir(), end: time.Now().Add(time.Hour)}
 	a.key = a.newKey()
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
@@ -340,7 +341,7 @@ func (a *authority) issue(name string, serial int64) (cert, key string) {
 	a.t.Helper()
 	private := a.newKey()
 	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: a.end,
 		DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
@@ -374,7 +375,7 @@ func (a *authority) client(p *proc, cert, key string) *api {
 	return &api{url: p.url, client: &http.Client{Transport: transport, Timeout: patience}}
 }
 
-// Promises S-98, S-99.
+// Promises S-98, S-99, S-271.
 func TestCallersAreKnownByTheirCertificates(t *testing.T) {
 	server, clients := newAuthority(t, "servers"), newAuthority(t, "clients")
 	cert, key := server.issue("server", 2)
@@ -452,7 +453,25 @@ func TestCallersAreKnownByTheirCertificates(t *testing.T) {
 	server.issue("server", 7)
 	p.signal(syscall.SIGHUP)
 	eventually(t, "the new certificate is used", func() bool { return serial() == "7" })
+	server.write("server.key", "EC PRIVATE KEY", nil) // half of a renewal
+	eventually(t, "it is said", func() bool { return serial() == "7" && strings.Contains(p.log.String(), "cannot be used") })
+	server.issue("server", 8)
+	eventually(t, "the next certificate is used, without a signal", func() bool { return serial() == "8" })
 	p.stop()
+}
+
+func TestACertificateThatHasExpiredIsNamed(t *testing.T) {
+	server := newAuthority(t, "servers")
+	server.end = time.Now().Add(-time.Minute)
+	cert, key := server.issue("server", 2)
+	if code, _, stderr := run(t, nil, "check", "--store", "memory:", "--tls-cert", cert, "--tls-key", key); code != 1 || !strings.Contains(stderr, "is valid from") {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+	p := start(t, "--store", "memory:", "--tls-cert", cert, "--tls-key", key)
+	p.stop()
+	if !strings.Contains(p.log.String(), "is valid from") {
+		t.Errorf("the log:\n%s", p.log)
+	}
 }
 
 // Promise S-99.

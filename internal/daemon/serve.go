@@ -65,7 +65,7 @@ func serve(ctx context.Context, c *Config, log *slog.Logger, hangup <-chan os.Si
 	d := &daemon{c: c, log: log, meter: newMeter(), failures: rate.NewLimiter(10, 10)}
 	d.waits, d.stop = context.WithCancel(context.Background())
 	if c.TLSCert != "" {
-		if d.tls, err = loadCertificates(c); err != nil {
+		if d.tls, err = loadCertificates(c, log); err != nil {
 			return err
 		}
 	}
@@ -309,7 +309,7 @@ func (d *daemon) reload() {
 	_ = notify("RELOADING=1") // told best it can
 	err := d.gate.Reload()
 	if d.tls != nil {
-		err = errors.Join(err, d.tls.load())
+		err = errors.Join(err, d.tls.reload())
 	}
 	if err != nil {
 		d.log.Error("certificate or token file cannot be read, it stays as it was", "err", err)

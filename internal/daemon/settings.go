@@ -40,7 +40,7 @@ func (c *Config) bind(fs *pflag.FlagSet) {
 	fs.IntVar(&c.Jobs.KeepMost, "keep-jobs", 1_000_000, "`NUMBER` of ended jobs that are kept at most; negative for no limit")
 
 	fs.StringVar(&c.Tokens, "tokens", "", "`FILE` of the bearer tokens that callers must have; loktd token create makes it, and it is read again when it changes")
-	fs.StringVar(&c.TLSCert, "tls-cert", "", "`FILE` of the certificate chain, PEM; read again on SIGHUP")
+	fs.StringVar(&c.TLSCert, "tls-cert", "", "`FILE` of the certificate chain, PEM; read again when it changes")
 	fs.StringVar(&c.TLSKey, "tls-key", "", "`FILE` of its private key, PEM")
 	fs.StringVar(&c.ClientCA, "client-ca", "", "`FILE` of authorities whose client certificates are accepted instead of tokens, PEM")
 	c.ClientScopes = []auth.Scope{httpapi.ScopeRead, httpapi.ScopeLock, httpapi.ScopeSubmit, httpapi.ScopeWork}

@@ -4,20 +4,90 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"io/fs"
+	"log/slog"
 	"os"
-	"sync/atomic"
+	"sync"
+	"time"
 )
 
-// certificates are the daemon's own, and those of the authorities whose clients it knows. They can be read again while
-// connections are made.
+// certificates are the daemon's own, and those of the authorities whose clients it knows. They are read again when their
+// files have changed, and when somebody says so.
 type certificates struct {
-	c       *Config
-	current atomic.Pointer[tls.Config]
+	c   *Config
+	log *slog.Logger
+
+	mu      sync.Mutex // for the fields below
+	current *tls.Config
+	read    [3]fs.FileInfo // of the files as they were read, or tried
+	looked  time.Time
 }
 
-func loadCertificates(c *Config) (*certificates, error) {
-	t := &certificates{c: c}
-	return t, t.load()
+// lookEvery is how often the files are looked at for changes.
+const lookEvery = time.Second
+
+func loadCertificates(c *Config, log *slog.Logger) (*certificates, error) {
+	t := &certificates{c: c, log: log}
+	if err := t.reload(); err != nil {
+		return nil, err
+	}
+	if err := t.expired(); err != nil {
+		log.Warn("clients will refuse the certificate", "err", err)
+	}
+	return t, nil
+}
+
+// expired returns an error if it is not the time of the daemon's certificate.
+func (t *certificates) expired() error {
+	leaf, now := t.current.Certificates[0].Leaf, time.Now()
+	if now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
+		return fmt.Errorf("TLS certificate %s is valid from %s to %s", t.c.TLSCert, leaf.NotBefore.Format(time.RFC3339), leaf.NotAfter.Format(time.RFC3339))
+	}
+	return nil
+}
+
+// reload reads the files.
+func (t *certificates) reload() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_ = t.changed()
+	return t.load()
+}
+
+// look returns what is current for one connection. What is wrong with files that have changed is said once.
+func (t *certificates) look() *tls.Config {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if time.Since(t.looked) < lookEvery || !t.changed() {
+		return t.current
+	}
+	err := t.load()
+	if err == nil {
+		err = t.expired()
+	}
+	if err != nil {
+		t.log.Error("certificate files have changed, and cannot be used", "err", err)
+	} else {
+		t.log.Info("certificate files read again")
+	}
+	return t.current
+}
+
+// changed reports whether other files are there than at the last look.
+func (t *certificates) changed() (changed bool) {
+	t.looked = time.Now()
+	for i, path := range []string{t.c.TLSCert, t.c.TLSKey, t.c.ClientCA} {
+		was := t.read[i]
+		t.read[i], _ = os.Stat(path) // that it is not there is a change as well
+		is := t.read[i]
+		switch {
+		case is == nil || was == nil:
+			changed = changed || is != was
+		case is.Mode().IsRegular(): // who reads a pipe twice may wait for ever
+			changed = changed || !os.SameFile(is, was) || is.Size() != was.Size() || !is.ModTime().Equal(was.ModTime())
+		}
+	}
+	return changed
 }
 
 // load reads the files. If one cannot be used, everything stays as it was.
@@ -39,7 +109,7 @@ func (t *certificates) load() error {
 		config.ClientAuth = tls.VerifyClientCertIfGiven // who gives none may have a token
 		config.SessionTicketsDisabled = true            // every connection is judged by the authorities of its day
 	}
-	t.current.Store(config)
+	t.current = config
 	return nil
 }
 
@@ -47,6 +117,6 @@ func (t *certificates) load() error {
 func (t *certificates) config() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return t.current.Load(), nil },
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return t.look(), nil },
 	}
 }
