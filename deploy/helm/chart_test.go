@@ -2,6 +2,8 @@
 package helm
 
 import (
+	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -100,11 +102,43 @@ func TestOtherStoresHaveReplicasAndNoVolume(t *testing.T) {
 		if !ok || d["StatefulSet"] != nil || *deployment.Spec.Replicas != 2 || d["PodDisruptionBudget"] == nil || d["ServiceMonitor"] == nil {
 			t.Fatalf("%s: %+v", kind, d)
 		}
+		jobs := ""
 		for _, e := range deployment.Spec.Template.Spec.Containers[0].Env {
 			if e.Name == "LOKTD_STORE" && e.ValueFrom.SecretKeyRef.Name != "locks-store" {
 				t.Errorf("store: %+v", e)
 			}
+			if e.Name == "LOKTD_JOBS_STORE" {
+				jobs += e.Value
+			}
 		}
+		if want := map[string]string{"etcd": "none"}[kind]; jobs != want { // with etcd and nothing, loktd does not start
+			t.Errorf("%s: jobs are stored in %q", kind, jobs)
+		}
+	}
+	d, err := render(t, "insecure: true\nstore: {kind: etcd, secret: s}\nsettings: {LOKTD_JOBS_STORE: \"memory:\"}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := fmt.Sprint(d["Deployment"].(*apps.Deployment).Spec.Template.Spec.Containers[0].Env); strings.Contains(text, "none") || !strings.Contains(text, "memory:") {
+		t.Errorf("another store of jobs: %s", text)
+	}
+}
+
+// What Prometheus calls a target is the label of its service that jobLabel names.
+func TestAlertsAreAboutWhatIsScraped(t *testing.T) {
+	d, err := render(t, "insecure: true\nserviceMonitor: {enabled: true}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	monitor, ok := (*d["ServiceMonitor"].(*map[string]any))["spec"].(map[string]any)
+	label, _ := monitor["jobLabel"].(string)
+	job := d["Service"].(*core.Service).Labels[label]
+	alerts, err := os.ReadFile("../prometheus/alerts.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !ok || job == "" || !strings.Contains(string(alerts), fmt.Sprintf("up{job=%q}", job)) {
+		t.Errorf("the job is called %q: %v", job, monitor)
 	}
 }
 

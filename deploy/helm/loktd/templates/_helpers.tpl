@@ -27,6 +27,7 @@ securityContext:
 
 {{- define "loktd.pod" -}}
 automountServiceAccountToken: false
+enableServiceLinks: false # its variables, LOKTD_PORT of a service loktd, are no settings
 securityContext:
   runAsNonRoot: true
   runAsUser: 65532
