@@ -153,7 +153,7 @@ async function proxy(t, url, sick) {
   return `http://127.0.0.1:${s.address().port}`;
 }
 
-// Promises S-264.
+// Promise S-264.
 test("what a proxy answers ends no lease, nor does its silence", async (t) => {
   const server = await loktd();
   t.after(() => server.stop());

@@ -61,7 +61,7 @@ func promiseViolations(semantics string, tests, pages map[string]string) []strin
 func TestEveryPromiseIsCitedByATest(t *testing.T) {
 	tests, pages := map[string]string{}, map[string]string{}
 	walk(t, func(name string, read func() []byte) {
-		client := strings.HasSuffix(name, ".test.ts") || path.Ext(name) == ".py" && strings.HasPrefix(path.Base(name), "test_")
+		client := strings.HasSuffix(name, ".test.ts") || strings.HasSuffix(name, ".test.mjs") || path.Ext(name) == ".py" && strings.HasPrefix(path.Base(name), "test_")
 		suite := path.Dir(name) == "lokttest" || path.Dir(name) == "jobs/jobstest"
 		switch {
 		case name == "internal/archtest/promises_test.go": // which has examples of bad ones
