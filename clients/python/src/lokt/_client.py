@@ -21,6 +21,7 @@ from ._errors import (
     FullError,
     HeldError,
     InvalidError,
+    LoktError,
     LostError,
     NotFoundError,
     NotOwnerError,
@@ -122,7 +123,8 @@ class Lease:
         self.lost = threading.Event()
         self._client = client
         self._operation = operation
-        self._released = False
+        self._released = self._given_back = False
+        self._pid = os.getpid()
         self._heard = ""
         self._cause: LostError | None = None
         self._listeners: list[Callable[[LostError], None]] = []
@@ -162,16 +164,22 @@ class Lease:
         listener(cause)
 
     def release(self) -> None:
-        """Gives the lock back, and stops its heartbeat first. After a loss, and again, it does nothing."""
-        with self._lock:
-            if self._released:
-                return
-            self._released = True
-        self._client._keeper.stop(self._beat)
+        """Gives the lock back, and stops its heartbeat first. After a loss, and again, it does nothing, nor in a process that was
+        forked since. If it raises UnavailableError it can be called again.
+        """
+        if self._given_back or self._pid != os.getpid():
+            return
+        self._released = True
         try:
+            self._client._keeper.stop(self._beat)
             self._client._give_back(self.name, self.id, self._operation)
         except (NotFoundError, NotOwnerError):
             pass
+        except BaseException as e:
+            if isinstance(e, LostError) or not isinstance(e, LoktError):  # what interrupts the thread, such as KeyboardInterrupt
+                self._client._take_back(self.name, self.id, self._operation)
+            raise
+        self._given_back = True
 
     def _renew(self, patience: float) -> tuple[float, float]:
         holder = self._client._renew(self.name, self.id, patience, self._heard)
@@ -347,9 +355,10 @@ class Client:
         ``interrupt`` is False, LostError is raised in the block's thread as soon as it runs Python code again. A call that
         blocks in C is not interrupted. At the end of the block LostError is raised if the lock was lost meanwhile.
         """
+        thread = None
         lease = self.acquire(name, ttl=ttl, wait=wait, **options)
-        thread = _Interrupt(lease) if interrupt else None
         try:
+            thread = _Interrupt(lease) if interrupt else None
             yield lease
         finally:
             if thread is not None:
@@ -487,6 +496,8 @@ def public_id(lease_id: str) -> str:
 
 
 def _lock_path(name: str) -> str:
+    if name in ("", ".", ".."):  # which are no segments of a path
+        raise InvalidError(f"{name!r} is no name for a lock")
     return f"/v1/locks/{quote(name, safe='')}"
 
 

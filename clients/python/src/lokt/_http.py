@@ -11,6 +11,7 @@ import socket
 import ssl
 import threading
 import time
+import weakref
 from collections import deque
 from typing import Any, Callable, Mapping, TypeVar
 from urllib.parse import urlencode, urlsplit
@@ -31,6 +32,24 @@ _CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTO
 def clock() -> float:
     """Seconds that pass while the machine sleeps, too, where the system has such a clock."""
     return time.clock_gettime(_CLOCK) if _CLOCK is not None else time.monotonic()
+
+
+_threaded: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def begin_in_each_process(it: Any) -> None:
+    """Has ``_begin`` called, now and in processes that are forked, which have neither the threads nor the connections of their parent."""
+    it._begin()
+    _threaded.add(it)
+
+
+def _forked() -> None:
+    for it in list(_threaded):
+        it._begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 class Call:
@@ -90,14 +109,18 @@ class Transport:
         self._addresses = [_address(s.strip()) for s in servers.split(",") if s.strip()]
         if not self._addresses:
             raise errors.InvalidError("no server: give its URL, or set LOKT_SERVER")
+        if token and not (token.isascii() and token.isprintable()):
+            raise errors.InvalidError("the token has a character that a header may not have: is there a line break at its end?")
         self._token = token
         self._ca = ca
         self._tls: ssl.SSLContext | None = None
         self.timeout = timeout
         self._current = 0
+        begin_in_each_process(self)
+
+    def _begin(self) -> None:
         self._idle: deque[tuple[int, float, http.client.HTTPConnection]] = deque()
         self._lock = threading.Lock()
-        self._pid = os.getpid()
 
     def request(
         self,
@@ -260,9 +283,6 @@ class Transport:
         self, which: int, timeout: float, fresh: bool
     ) -> tuple[http.client.HTTPConnection, bool]:
         with self._lock:
-            if self._pid != os.getpid():  # after a fork the connections are the parent's
-                self._idle.clear()
-                self._pid = os.getpid()
             while self._idle and not fresh:
                 at, since, connection = self._idle.pop()
                 if at == which and clock() - since < _KEPT and not _closed(connection):
@@ -280,7 +300,7 @@ class Transport:
 
     def _keep(self, which: int, connection: http.client.HTTPConnection) -> None:
         with self._lock:
-            if len(self._idle) < _IDLE and self._pid == os.getpid():
+            if len(self._idle) < _IDLE:
                 self._idle.append((which, clock(), connection))
                 return
         connection.close()
@@ -311,6 +331,10 @@ def _address(url: str) -> tuple[str, str, int]:
         port = parts.port
     except ValueError:
         raise errors.InvalidError(f"{url!r} has no valid port") from None
+    try:
+        http.client.HTTPConnection((parts.hostname or "").encode("idna").decode(), port or 80)
+    except (UnicodeError, http.client.InvalidURL):
+        raise errors.InvalidError(f"{url!r} has no valid host") from None
     if (
         parts.scheme not in ("http", "https")
         or not parts.hostname

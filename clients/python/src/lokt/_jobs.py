@@ -280,9 +280,10 @@ class Worker:
 
     def run(self, *, signals: bool = True) -> None:
         """Works until ``drain``, and with ``signals`` until SIGTERM or SIGINT; jobs under way are finished first."""
+        before: dict[signal.Signals, Any] = {}
         if signals and threading.current_thread() is threading.main_thread():
             for s in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(s, lambda *_: threading.Thread(target=self.drain).start())
+                before[s] = signal.signal(s, lambda *_: threading.Thread(target=self.drain).start())
         over = threading.Event()
         threads = [
             threading.Thread(target=self._watch, args=(over,), name="lokt-watch", daemon=True),
@@ -307,6 +308,8 @@ class Worker:
                 self._change.notify_all()
             for t in threads:
                 t.join(5.0)
+            for s, handler in before.items():
+                signal.signal(s, handler or signal.SIG_DFL)  # None is one that Python does not know
 
     def drain(self) -> None:
         """Asks for no more jobs; ``run`` returns when those under way have ended."""

@@ -8,7 +8,7 @@ import threading
 from typing import Callable
 
 from ._errors import LostError, NotFoundError, NotOwnerError
-from ._http import clock
+from ._http import clock, begin_in_each_process
 
 DRIFT = 0.01
 """How much faster or slower, relative to its length, this clock may measure a duration than the server's does."""
@@ -61,6 +61,9 @@ class Keeper:
     """Keeps any number of leases, with one thread that watches and one for each renewal under way."""
 
     def __init__(self) -> None:
+        begin_in_each_process(self)
+
+    def _begin(self) -> None:
         self._cond = threading.Condition()
         self._due: list[tuple[float, int, Beat]] = []
         self._count = itertools.count()
@@ -71,8 +74,8 @@ class Keeper:
         with self._cond:
             self._push(beat)
             if not self._running:
-                self._running = True
                 threading.Thread(target=self._watch, name="lokt-keeper", daemon=True).start()
+                self._running = True
             self._cond.notify()
 
     def stop(self, beat: Beat) -> None:
@@ -106,9 +109,13 @@ class Keeper:
                     self._lose(beat, LostError("the lease was not renewed in time", beat.in_doubt))
                 elif beat.idle.is_set() and now >= beat.next:
                     beat.idle.clear()
-                    threading.Thread(
-                        target=self._renew, args=(beat,), name="lokt-renewal", daemon=True
-                    ).start()
+                    try:
+                        threading.Thread(
+                            target=self._renew, args=(beat,), name="lokt-renewal", daemon=True
+                        ).start()
+                    except RuntimeError as e:  # there may be no more threads for the moment
+                        beat.idle.set()
+                        beat.in_doubt, beat.next = e, now + _RETRY
                     self._push(beat)
                 else:
                     self._push(beat)
@@ -143,4 +150,7 @@ class Keeper:
 
     def _lose(self, beat: Beat, cause: LostError) -> None:
         beat.over = True
-        threading.Thread(target=beat._lost, args=(cause,), name="lokt-loss", daemon=True).start()
+        try:
+            threading.Thread(target=beat._lost, args=(cause,), name="lokt-loss", daemon=True).start()
+        except RuntimeError:
+            beat._lost(cause)

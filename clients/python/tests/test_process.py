@@ -1,0 +1,123 @@
+"""A process that is forked, interrupted, or out of threads: LOKTD names the program of a real loktd."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import unittest
+from typing import Any
+from unittest import mock
+
+import lokt
+from test_client import LOKTD, TTL, Server, until
+
+
+@unittest.skipUnless(LOKTD, "LOKTD does not name a loktd")
+class TestProcess(unittest.TestCase):
+    def setUp(self) -> None:
+        self.server = Server()
+        self.addCleanup(self.server.stop)
+        self.client = lokt.Client(self.server.url)
+        self.addCleanup(self.client.close)
+
+    @unittest.skipUnless(hasattr(os, "fork"), "the system has no fork")
+    def test_a_forked_process_keeps_its_own_leases_and_ends_none_of_its_parents(self) -> None:
+        # Promises S-265.
+        script = f"""
+import lokt, os, time
+client = lokt.Client({self.server.url!r})
+lease = client.acquire("parents", ttl={TTL})
+if os.fork() == 0:
+    lease.release()
+    own = client.acquire("childs", ttl={TTL})
+    while not client.lock("childs").holders[0].get("renewals"):
+        time.sleep(0.05)
+    print("child", own.state, flush=True)
+    own.release()
+    os._exit(0)
+os.wait()
+print("parent", lease.state, client.lock("parents").held)
+"""
+        ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+        self.assertEqual(ran.stdout, "child held\nparent held True\n", ran.stderr)
+
+    def failing(self, method: str, failure: BaseException, after: bool = False) -> None:
+        """Has the first request with the method fail, before it is sent or after it was answered."""
+        request = self.client._transport.request
+        failures = [failure]
+
+        def fail(asked: str, *args: Any, **more: Any) -> Any:
+            due = asked == method and failures
+            answer = request(asked, *args, **more) if after or not due else None
+            if due:
+                raise failures.pop()
+            return answer
+
+        self.client._transport.request = fail  # type: ignore[method-assign]
+
+    def test_what_interrupts_a_thread_leaves_nothing_held(self) -> None:
+        # Promises S-265.
+        for failure in (KeyboardInterrupt(), SystemExit(), lost := lokt.LostError("another lock")):
+            for method in ("POST", "DELETE"):
+                with self.subTest(method, failure=failure):
+                    self.failing(method, failure, after=method == "POST")
+                    with self.assertRaises(type(failure)):
+                        with self.client.guard("db"):
+                            raise lost
+                    self.assertFalse(self.client.lock("db").held)
+
+    def test_a_release_that_failed_can_be_called_again(self) -> None:
+        lease = self.client.acquire("db")
+        self.failing("DELETE", lokt.UnavailableError("no answer in time"))
+        with self.assertRaises(lokt.UnavailableError):
+            lease.release()
+        self.assertTrue(self.client.lock("db").held)
+        lease.release()
+        self.assertFalse(self.client.lock("db").held)
+
+    def test_a_process_without_room_for_threads_renews_when_it_has_room_again(self) -> None:
+        start, left = threading.Thread.start, {"lokt-keeper": 1, "lokt-renewal": 3, "lokt-loss": 1}
+
+        def scarce(thread: threading.Thread) -> None:
+            if left.get(thread.name):
+                left[thread.name] -= 1
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        with mock.patch("threading.Thread.start", scarce):
+            with self.assertRaises(RuntimeError):
+                self.client.acquire("db", ttl=TTL)
+            lease = self.client.acquire("db", ttl=TTL, wait=False)
+            until(lambda: self.client.lock("db").holders[0].get("renewals"))
+            until(lambda: lease.state == "held")  # and not in doubt any more
+            self.client.force_release("db")
+            self.assertTrue(lease.lost.wait(30))
+        self.assertEqual(set(left.values()), {0})
+
+    def test_a_worker_that_has_ended_leaves_signals_as_they_were(self) -> None:
+        before = signal.getsignal(signal.SIGINT)
+        worker = lokt.Worker(self.client, lambda job: None)
+        worker.drain()
+        worker.run()
+        self.assertIs(signal.getsignal(signal.SIGINT), before)
+
+
+class TestWhatCannotBeSent(unittest.TestCase):
+    def test_hosts_and_tokens(self) -> None:
+        for url in ("http://a..b", f"http://{'x' * 70}.y", "http://ho st"):
+            with self.subTest(url), self.assertRaises(lokt.InvalidError):
+                lokt.Client(url)
+        for token in ("a\n", "a\r\nb: c", "\u65e5"):
+            with self.subTest(token), self.assertRaises(lokt.InvalidError):
+                lokt.Client("http://x", token=token)
+        lokt.Client("http://[fe80::abcd]")
+        for name in ("", ".", ".."):
+            with self.subTest(name), self.assertRaises(lokt.InvalidError):
+                lokt.Client("http://x").acquire(name)
+
+
+if __name__ == "__main__":
+    unittest.main()
