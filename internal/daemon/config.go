@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/lokt-dev/lokt/internal/auth"
@@ -84,7 +86,10 @@ func (c *Config) authenticates() bool { return c.Tokens != "" || c.ClientCA != "
 func (c *Config) validate() error {
 	errs := []error{c.checkStores()}
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	host, _, err := net.SplitHostPort(c.Listen)
+	host, port, err := net.SplitHostPort(c.Listen)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
 	switch {
 	case err != nil:
 		wrong("--listen %q is no address: give HOST:PORT", c.Listen)
@@ -131,11 +136,75 @@ func isLoopback(host string) bool {
 	return err == nil && ip.IsLoopback()
 }
 
-// logger returns the log that the config asks for.
-func (c *Config) logger(w io.Writer) *slog.Logger {
-	o := &slog.HandlerOptions{Level: c.LogLevel}
-	if c.LogFormat == "json" {
-		return slog.New(slog.NewJSONHandler(w, o))
+// logger returns the log that the config asks for, and what waits for its end. Who does not take its lines holds up nobody.
+func (c *Config) logger(w io.Writer) (log *slog.Logger, flush func()) {
+	handler := func(w io.Writer) slog.Handler {
+		o := &slog.HandlerOptions{Level: c.LogLevel}
+		if c.LogFormat == "json" {
+			return slog.NewJSONHandler(w, o)
+		}
+		return slog.NewTextHandler(w, o)
 	}
-	return slog.New(slog.NewTextHandler(w, o))
+	q := &lineQueue{lines: make(chan queuedLine, 1000)}
+	go q.write(w, slog.New(handler(w)))
+	return slog.New(handler(q)), q.flush
+}
+
+// lineQueue is a writer of lines that nobody waits for longer than a second. Those that do not fit are dropped.
+type lineQueue struct {
+	lines   chan queuedLine
+	pending atomic.Int64 // lines that are not written
+	dropped atomic.Int64
+}
+
+type queuedLine struct {
+	text    []byte
+	written chan struct{} // is closed then
+}
+
+// Write returns when the line is written, or at once if an earlier one is not.
+func (q *lineQueue) Write(text []byte) (int, error) {
+	line := queuedLine{bytes.Clone(text), make(chan struct{})}
+	alone := q.pending.Add(1) == 1
+	select {
+	case q.lines <- line:
+	default:
+		q.pending.Add(-1)
+		q.dropped.Add(1)
+		alone = false
+	}
+	if alone {
+		select {
+		case <-line.written:
+		case <-time.After(time.Second):
+		}
+	}
+	return len(text), nil
+}
+
+// flush waits for a second until all lines are written.
+func (q *lineQueue) flush() {
+	end, late := queuedLine{written: make(chan struct{})}, time.After(time.Second)
+	q.pending.Add(1)
+	select {
+	case q.lines <- end:
+	case <-late:
+		return
+	}
+	select {
+	case <-end.written:
+	case <-late:
+	}
+}
+
+// write writes the lines, and tells how many are missing.
+func (q *lineQueue) write(to io.Writer, log *slog.Logger) {
+	for line := range q.lines {
+		_, _ = to.Write(line.text) // there is nobody to tell
+		if n := q.dropped.Swap(0); n > 0 {
+			log.Warn("lines of the log were dropped, because nobody took them", "lines", n)
+		}
+		q.pending.Add(-1)
+		close(line.written)
+	}
 }

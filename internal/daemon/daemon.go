@@ -112,7 +112,10 @@ func Tree(s Streams) *cobra.Command {
 		if wrong != nil {
 			return &usageError{wrong}
 		}
-		return c.complete()
+		if err := c.complete(); cmd.Name() != "health" && cmd.Name() != "version" && cmd.Parent() != token { // these need no store
+			return err
+		}
+		return nil
 	}
 	return root
 }
@@ -153,7 +156,9 @@ func runServe(ctx context.Context, s Streams, c *Config, _ []string) error {
 		os.Exit(exitError)
 	}()
 	ignoreFailures()
-	return serve(ctx, c, c.logger(s.Err), hangup, func(url string) {
+	log, flush := c.logger(s.Err)
+	defer flush()
+	return serve(ctx, c, log, hangup, func(url string) {
 		fmt.Fprintf(s.Out, "loktd %s listening on %s\n", version.String(), url)
 	})
 }

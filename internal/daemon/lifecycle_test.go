@@ -180,6 +180,8 @@ func TestMistakesInTheConfigurationAreNamed(t *testing.T) {
 		{nil, []string{"--capacity", "0x"}, 64, "capacity"},
 		{nil, []string{"--reserve", "100"}, 64, "reserve"},
 		{nil, []string{"--listen", "7117"}, 64, "HOST:PORT"},
+		{nil, []string{"--listen", "unix:/run/loktd.sock"}, 64, "HOST:PORT"},
+		{nil, []string{"--listen", "127.0.0.1:99999"}, 64, "HOST:PORT"},
 		{nil, []string{"--listen", "0.0.0.0:0"}, 64, "--insecure"},
 		{nil, []string{"--listen", "0.0.0.0:0", "--tokens", missing}, 64, "TLS"},
 		{nil, []string{"--tls-cert", missing}, 64, "--tls-key"},
@@ -444,6 +446,57 @@ func TestDaemonOutlivesWhoReadsItsLog(t *testing.T) {
 	if code := p.wait(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
+}
+
+// Promise S-272.
+func TestALogThatNobodyTakesHoldsUpNobody(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	p := launch(t, command(t, nil, "--store", "memory:", "--listen", "127.0.0.1:0", "--log-level", "debug"), w)
+	w.Close()
+	a := p.api()
+	ask := func() { a.do(t, http.StatusNotFound, "GET", "/"+strings.Repeat("x", 100), nil) }
+	for range 3000 { // more than a pipe and a thousand lines
+		ask()
+	}
+	lines, taken := bufio.NewScanner(r), make(chan bool, 1)
+	go func() {
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), "were dropped") {
+				taken <- true
+				return
+			}
+		}
+		taken <- false
+	}()
+	if !<-taken {
+		t.Error("nothing says that lines are missing")
+	}
+	for range 3000 {
+		ask()
+	}
+	p.signal(syscall.SIGTERM)
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// Without a home there is no place for a store, and not every command needs one.
+func TestCommandsThatNeedNoStoreNeedNoHome(t *testing.T) {
+	p := start(t, "--store", "memory:")
+	tokens := filepath.Join(t.TempDir(), "tokens")
+	for _, args := range [][]string{{"version"}, {"health", "--listen", p.address()}, {"token", "create", "a", "--tokens", tokens}, {"token", "list", "--tokens", tokens}} {
+		if code, _, stderr := run(t, []string{"HOME="}, args...); code != 0 {
+			t.Errorf("%s: exit code %d: %s", args, code, stderr)
+		}
+	}
+	if code, _, stderr := run(t, []string{"HOME="}, "check"); code != 1 || !strings.Contains(stderr, "no place for the store") {
+		t.Errorf("check: exit code %d: %s", code, stderr)
+	}
+	p.stop()
 }
 
 // Promise S-137.

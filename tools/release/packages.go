@@ -134,7 +134,7 @@ func (r *release) image(programs map[string]string, dir string) error {
 		config.Config = v1.Config{
 			User: fmt.Sprintf("%d:%d", daemonUser, daemonUser), Entrypoint: []string{"/usr/bin/loktd"}, StopSignal: "SIGTERM",
 			Env:         []string{"STATE_DIRECTORY=/var/lib/loktd", "LOKTD_LISTEN=0.0.0.0:7117"},
-			Healthcheck: &v1.HealthConfig{Test: []string{"CMD", "/usr/bin/loktd", "health"}, Interval: 10e9, Timeout: 6e9, StartPeriod: 5e9},
+			Healthcheck: &v1.HealthConfig{Test: []string{"CMD", "/usr/bin/loktd", "health"}, Interval: 10e9, Timeout: 6e9, StartPeriod: 600e9},
 			Volumes:     map[string]struct{}{"/var/lib/loktd": {}}, ExposedPorts: map[string]struct{}{"7117/tcp": {}},
 			Labels: map[string]string{"org.opencontainers.image.version": r.version, "org.opencontainers.image.revision": r.commit},
 		}
