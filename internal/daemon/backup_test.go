@@ -81,7 +81,8 @@ func TestBackupOfARunningDaemonCanBeRestored(t *testing.T) {
 		}
 		q.stop()
 	}
-	code, out, stderr := run(t, nil, "backup", filepath.Join(dir, "alone"), "--listen", p.address(), "--store", url)
+	t.Chdir(dir)
+	code, out, stderr := run(t, nil, "backup", "alone", "--listen", p.address(), "--store", url)
 	if code != 0 || !strings.Contains(out, "no daemon runs") {
 		t.Errorf("without a daemon: exit code %d: %s%s", code, out, stderr)
 	}

@@ -219,9 +219,13 @@ func (d *fileDB) Backup(ctx context.Context, path string) (err error) {
 	if _, err := os.Lstat(path); err == nil {
 		return fmt.Errorf("%w: %s: %w", lokt.ErrInvalid, path, fs.ErrExist)
 	}
+	path, err = filepath.Abs(path)
 	part := path + ".part"
 	_ = os.Remove(part)
-	if err := touch(part, os.O_CREATE|os.O_EXCL); err != nil {
+	if err == nil {
+		err = touch(part, os.O_CREATE|os.O_EXCL)
+	}
+	if err != nil {
 		return unavailable(err)
 	}
 	defer func() {
