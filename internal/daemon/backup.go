@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -97,6 +98,8 @@ func runBackup(ctx context.Context, s Streams, c *Config, args []string) error {
 	if err != nil {
 		return err
 	}
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM) // which leaves nothing behind
+	defer stop()
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.part") // before anybody is asked for what cannot be kept
 	if err != nil {
 		return fmt.Errorf("backup: %w", err)

@@ -5,6 +5,7 @@ package daemon_test
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/lokt-dev/lokt"
@@ -147,5 +149,31 @@ func TestABackupIsOfOneAnswerOfADaemon(t *testing.T) {
 	}
 	if left, _ := filepath.Glob(path + "?*"); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestABackupThatIsInterruptedLeavesNothing(t *testing.T) {
+	mute, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mute.Close()
+	dir := t.TempDir()
+	cmd := command(t, nil, "backup", filepath.Join(dir, "copy"), "--listen", mute.Addr().String())
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Process.Kill() //nolint:errcheck // it has ended
+	c, err := mute.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	err = cmd.Wait()
+	if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) != 0 || cmd.ProcessState.ExitCode() != 1 {
+		t.Errorf("it ended with %v, and left behind: %v", err, left)
 	}
 }
