@@ -124,6 +124,28 @@ func TestOtherStoresHaveReplicasAndNoVolume(t *testing.T) {
 	}
 }
 
+// Without tokens the daemon answers under names that it knows only.
+func TestTheServicesNamesAreKnownToTheDaemon(t *testing.T) {
+	for settings, want := range map[string]string{
+		"{}":                           "locks-loktd locks-loktd.ops locks-loktd.ops.svc locks-loktd.ops.svc.cluster.local",
+		"{LOKTD_HOSTS: locks.example}": "locks-loktd locks-loktd.ops locks-loktd.ops.svc locks-loktd.ops.svc.cluster.local locks.example",
+	} {
+		d, err := render(t, "insecure: true\nsettings: "+settings+"\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var hosts []string
+		for _, e := range d["StatefulSet"].(*apps.StatefulSet).Spec.Template.Spec.Containers[0].Env {
+			if e.Name == "LOKTD_HOSTS" {
+				hosts = append(hosts, e.Value)
+			}
+		}
+		if len(hosts) != 1 || hosts[0] != want {
+			t.Errorf("with %s the names are %q, not %q", settings, hosts, want)
+		}
+	}
+}
+
 // What Prometheus calls a target is the label of its service that jobLabel names.
 func TestAlertsAreAboutWhatIsScraped(t *testing.T) {
 	d, err := render(t, "insecure: true\nserviceMonitor: {enabled: true}\n")

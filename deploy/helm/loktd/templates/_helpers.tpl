@@ -16,6 +16,15 @@ labels:
   helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
+{{/* settings, with what the daemon would not start without, and the names that the service has. */}}
+{{- define "loktd.settings" -}}
+{{- $name := include "loktd.name" . }}
+{{- $service := printf "%s.%s.svc" $name .Release.Namespace }}
+{{- $hosts := printf "%s %s.%s %s %s.cluster.local %s" $name $name .Release.Namespace $service $service (get .Values.settings "LOKTD_HOSTS") | trim }}
+{{- $jobs := ternary (dict "LOKTD_JOBS_STORE" "none") dict (eq .Values.store.kind "etcd") }}
+{{- mergeOverwrite $jobs .Values.settings (dict "LOKTD_HOSTS" $hosts) | toYaml }}
+{{- end }}
+
 {{- define "loktd.image" -}}
 image: {{ printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
