@@ -124,6 +124,12 @@ func apart(f func() (*decision, error)) (d *decision, err error) {
 // have put on record.
 const storeTimeout = 10 * time.Second
 
+// lateError says that the store took too long. It is context.DeadlineExceeded to those who may ask again.
+type lateError struct{}
+
+func (lateError) Error() string        { return "it has not said in time that the claim is on record" }
+func (lateError) Is(target error) bool { return target == context.DeadlineExceeded } //nolint:errorlint // as that is compared
+
 // ask puts the claim to the rules, in time: if it is not known to be on record then, it does not wait.
 func (m *Manager) ask(ctx context.Context, c *Claim, polled bool) (*decision, error) {
 	if err := cmp.Or(c.Validate(), ctx.Err()); err != nil {
@@ -137,7 +143,7 @@ func (m *Manager) ask(ctx context.Context, c *Claim, polled bool) (*decision, er
 	defer cancel()
 	d, err := m.apply(bounded, c.Name, c.rule(ctx, polled))
 	if err != nil && errors.Is(bounded.Err(), context.DeadlineExceeded) && (polled || ctx.Err() == nil) {
-		return nil, fmt.Errorf("%w: it has not said in time that the claim is on record", ErrUnavailable)
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, lateError{})
 	}
 	return d, err
 }

@@ -101,8 +101,43 @@ func (s *Store) LiveFile() *os.File {
 	return f
 }
 
+// openLive has the liveness files that one look at a lock has opened, by name: a queue has many waiters, and few files.
+type openLive map[string]*liveFile
+
+type liveFile struct {
+	vfs.File
+	node uint64
+}
+
+// file returns the named file, or nil if it cannot be read.
+func (l openLive) file(s *Store, name string) *liveFile {
+	if f, ok := l[name]; ok {
+		return f
+	}
+	l[name] = nil
+	f, err := s.fs.OpenFile(filepath.Join(s.root, dirLive, name), os.O_RDONLY|openNoFollow, 0)
+	if err != nil {
+		return nil
+	}
+	fi, err := f.Stat()
+	if err != nil || !fi.Mode().IsRegular() {
+		_ = f.Close()
+		return nil
+	}
+	l[name] = &liveFile{f, inode(fi)}
+	return l[name]
+}
+
+func (l openLive) close() {
+	for _, f := range l {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}
+
 // alive reports whether a kernel lock covers the byte that liveness names, and whether that can be known.
-func (p *selfProcess) alive(s *Store, liveness string) (alive, known bool) {
+func (p *selfProcess) alive(s *Store, files openLive, liveness string) (alive, known bool) {
 	name, rest, _ := strings.Cut(liveness, ":")
 	at, node, _ := strings.Cut(rest, ":")
 	offset, err := strconv.ParseInt(at, 10, 64)
@@ -119,13 +154,8 @@ func (p *selfProcess) alive(s *Store, liveness string) (alive, known bool) {
 	if own {
 		return true, true
 	}
-	f, err := s.fs.OpenFile(filepath.Join(s.root, dirLive, name), os.O_RDONLY|openNoFollow, 0)
-	if err != nil {
-		return false, false
-	}
-	defer f.Close()
-	fi, err := f.Stat()
-	if err != nil || !fi.Mode().IsRegular() || inode(fi) != want {
+	f := files.file(s, name)
+	if f == nil || f.node != want {
 		return false, false // somebody deleted the file: its locks cannot be seen any more
 	}
 	locked, err := s.sys.ByteLocked(f, offset)

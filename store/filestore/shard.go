@@ -143,7 +143,7 @@ func (s *Store) replaced(f *guardFile) bool {
 // nothing can call back, and hands a contended lock on no sooner.
 const (
 	askFirst = 50 * time.Microsecond
-	askLast  = 5 * time.Millisecond
+	askLast  = 100 * time.Millisecond
 )
 
 // lockGuard returns the guard file of the shard, open and locked. The calling goroutine is inside the shard.

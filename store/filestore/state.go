@@ -1,6 +1,7 @@
 package filestore
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -26,6 +27,7 @@ type state struct {
 	snap       lokt.Snapshot
 	data       [files][]byte      // contents of the lock, queue and freeze files; nil if absent or unreadable
 	unreadable [files]bool        // there is something, but it cannot be read
+	info       fs.FileInfo        // of the lock file; nil if absent
 	record     *lockfile.Record   // the lock file, decoded; nil if absent or damaged
 	freeze     *lockfile.Record   // the freeze file, decoded
 	holders    []*lockfile.Record // those of its holders, in their order
@@ -41,10 +43,18 @@ const (
 
 var fileDirs = [files]string{dirLocks, dirQueue, dirFreezes}
 
-// load reads what is known about the named lock. page is what its guard file says.
+// load reads what is known about the named lock, and what it means. page is what its guard file says.
 func (s *Store) load(name string, now lockfile.Now, page guardPage) (*state, error) {
+	st, err := s.read(name, now, page)
+	if err == nil {
+		err = st.decode(s)
+	}
+	return st, err
+}
+
+// read reads the lock's files.
+func (s *Store) read(name string, now lockfile.Now, page guardPage) (*state, error) {
 	st := &state{name: name, now: now}
-	var lockInfo fs.FileInfo
 	var failed [files]error
 	for f := range fileDirs {
 		var fi fs.FileInfo
@@ -54,7 +64,7 @@ func (s *Store) load(name string, now lockfile.Now, page guardPage) (*state, err
 		}
 		st.unreadable[f] = failed[f] != nil
 		if f == fileLock {
-			lockInfo = fi
+			st.info = fi
 		}
 	}
 	if page.entry != nil && page.entry.Name == name {
@@ -76,14 +86,20 @@ func (s *Store) load(name string, now lockfile.Now, page guardPage) (*state, err
 	st.snap.Lock.Name = name
 	st.snap.Lock.Token = page.issued(s.sys.Boot())
 	st.snap.Lock.Revision = st.revision(page.seq)
-	if err := st.decodeLock(s, lockInfo); err != nil {
-		return nil, err
+	return st, nil
+}
+
+// decode finds out what the files say, and who of those that they name is dead. Of a long queue that takes much longer than to
+// read them.
+func (st *state) decode(s *Store) error {
+	if err := st.decodeLock(s); err != nil {
+		return err
 	}
 	if err := st.decodeQueue(s); err != nil {
-		return nil, err
+		return err
 	}
 	st.decodeFreeze()
-	return st, nil
+	return nil
 }
 
 // readFile returns the contents of one of the lock's files, which are not nil if there is one.
@@ -130,8 +146,8 @@ func (st *state) revision(seq uint64) uint64 {
 	return contentOf(all, nil)
 }
 
-func (st *state) decodeLock(s *Store, fi fs.FileInfo) error {
-	data := st.data[fileLock]
+func (st *state) decodeLock(s *Store) error {
+	data, fi := st.data[fileLock], st.info
 	if data == nil {
 		return nil
 	}
@@ -171,22 +187,35 @@ func (st *state) markDead(leaseID string) {
 	st.snap.Dead[leaseID] = true
 }
 
+// queueRead is a queue that was read from data. It is not changed.
+type queueRead struct {
+	*lockfile.Queue
+	data []byte
+}
+
 // decodeQueue reads the waiters. A queue that cannot be understood keeps nobody out: its waiters ask again.
 func (st *state) decodeQueue(s *Store) error {
 	data := st.data[fileQueue]
 	if data == nil {
 		return nil
 	}
-	q, err := lockfile.DecodeQueue(st.name, data)
-	if errors.Is(err, lockfile.ErrVersion) {
-		return s.damaged(st.name, dirQueue, err)
+	q := s.queue.Load()
+	if q == nil || q.Name != st.name || !bytes.Equal(q.data, data) {
+		read, err := lockfile.DecodeQueue(st.name, data)
+		if errors.Is(err, lockfile.ErrVersion) {
+			return s.damaged(st.name, dirQueue, err)
+		}
+		if err != nil {
+			return nil
+		}
+		q = &queueRead{read, data}
+		s.queue.Store(q)
 	}
-	if err != nil {
-		return nil
-	}
+	files := openLive{}
+	defer files.close()
 	for _, r := range q.Waiters {
 		w := r.Waiter(st.now)
-		if s.dead(w.Owner.Process, w.Owner.Host) {
+		if s.judgeBy(files, w.Owner.Process, w.Owner.Host) == process.Dead {
 			st.markDead(w.LeaseID)
 		}
 		st.snap.Lock.Queue = append(st.snap.Lock.Queue, &w)
@@ -227,15 +256,19 @@ func (s *Store) state(h lokt.Holder) process.State {
 	return s.judge(*p, h.Owner.Host)
 }
 
-func (s *Store) dead(p lokt.Process, host string) bool { return s.judge(p, host) == process.Dead }
-
-// judge tells whether a process of the named host lives: by its kernel lock, whose absence says something only where this kernel
-// would know of it; by what the process table says otherwise.
 func (s *Store) judge(p lokt.Process, host string) process.State {
+	files := openLive{}
+	defer files.close()
+	return s.judgeBy(files, p, host)
+}
+
+// judgeBy tells whether a process of the named host lives: by its kernel lock, whose absence says something only where this kernel
+// would know of it; by what the process table says otherwise.
+func (s *Store) judgeBy(files openLive, p lokt.Process, host string) process.State {
 	boot := s.sys.Boot()
 	sameHost := host == s.host && (p.Boot == "" || p.Boot == boot || s.isLocal())
 	state := process.Unknown
-	if alive, known := s.self.alive(s, p.Liveness); known && alive { // also of a process that sees no /proc, and so knows no boot
+	if alive, known := s.self.alive(s, files, p.Liveness); known && alive { // also of a process that sees no /proc, and so knows no boot
 		return process.Alive
 	} else if known && p.Boot != "" && p.Boot == boot {
 		state = process.Dead

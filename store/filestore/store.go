@@ -71,6 +71,7 @@ type Store struct {
 	shardsMu sync.Mutex
 	shards   [256]*shard
 
+	queue   atomic.Pointer[queueRead] // the last one: who waits in a long one sees the same again and again
 	self    selfProcess
 	waker   waker
 	dropped atomic.Bool // lines for the audit log, since it could be written
@@ -315,8 +316,14 @@ func (s *Store) View(ctx context.Context, name string) (lokt.Snapshot, error) {
 		if guard != nil {
 			page, _ = readPage(guard, &[guardSize]byte{})
 		}
-		st, err := s.load(name, s.o.clock(), page)
-		if try < maxViews && (page.torn && try < 3 || moved(guard, page)) {
+		st, err := s.read(name, s.o.clock(), page)
+		last := try == maxViews
+		again := !last && (page.torn && try < 3 || moved(guard, page))
+		if err == nil && !again {
+			err = st.decode(s)
+			again = !last && len(st.snap.Dead) > 0 && moved(guard, page) // whoever is dead may have given back what it had before
+		}
+		if again {
 			time.Sleep(time.Duration(try) * 10 * time.Microsecond)
 			continue
 		}

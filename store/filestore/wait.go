@@ -20,7 +20,7 @@ import (
 const (
 	lookEvery   = 200 * time.Millisecond
 	lookPerSlot = 100 * time.Millisecond // later for every waiter ahead, who sees the same: a look reads the whole queue
-	lookAtMost  = 2 * time.Second
+	lookAtMost  = lokt.WaitRefresh
 
 	// Without file events, or if who looks is not queued. A turn that comes meanwhile must not be missed.
 	lookBlind        = 20 * time.Millisecond

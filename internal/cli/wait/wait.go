@@ -148,7 +148,7 @@ func (w *waiting) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error
 		w.ticket.claim(&c, w.b.Far)
 	}
 	stop := w.announce(ctx, c)
-	h, err := w.Service.Acquire(ctx, c)
+	h, err := w.insist(ctx, c)
 	stop()
 	var blocked *lokt.BlockedError
 	timedOut := errors.As(err, &blocked) && blocked.TimedOut > 0 && len(blocked.Cycle) == 0
@@ -168,6 +168,25 @@ func (w *waiting) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error
 		}
 	}
 	return h, err
+}
+
+// insist claims a lock, again and again while files do not say in time that the claim is on record: too many ask at once, or somebody
+// was stopped in the midst of it.
+func (w *waiting) insist(ctx context.Context, c lokt.Claim) (lokt.Holder, error) {
+	for end, told := time.Now().Add(c.Wait), false; ; told = true {
+		h, err := w.Service.Acquire(ctx, c)
+		late := w.b.Far == nil && errors.Is(err, lokt.ErrUnavailable) && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil
+		if c.Wait > 0 {
+			c.Wait = time.Until(end)
+			late = late && c.Wait > 0
+		}
+		if !late {
+			return h, err
+		}
+		if !told {
+			w.a.Tell("warning: %v; trying again", err)
+		}
+	}
 }
 
 // Release implements lokt.Service.

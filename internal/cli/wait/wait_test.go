@@ -2,7 +2,9 @@ package wait
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -91,5 +93,42 @@ func TestATicketThatCannotBeLockedIsNotSaidToBeAnothers(t *testing.T) {
 	}
 	if _, err := take(filepath.Base(ticket.file)); err == nil || strings.Contains(err.Error(), "still waits") || !errors.Is(err, syscall.EISDIR) {
 		t.Errorf("it is told %v", err)
+	}
+}
+
+// busy is a store that is told nothing new for a while, as files are when too many ask at once.
+type busy struct {
+	lokt.Store
+	until time.Time
+}
+
+func (b busy) Update(ctx context.Context, name string, change func(lokt.Snapshot) lokt.Change) error {
+	if time.Now().Before(b.until) {
+		<-ctx.Done()
+		return fmt.Errorf("%w: %w", lokt.ErrUnavailable, ctx.Err())
+	}
+	return b.Store.Update(ctx, name, change)
+}
+
+func TestAClaimThatWaitsOnBusyFilesAsksUntilItsTimeIsOver(t *testing.T) { // Promise S-273.
+	for _, test := range []struct {
+		busy, wait time.Duration
+		granted    bool
+		over       time.Duration
+	}{{time.Minute, time.Hour, true, 70 * time.Second}, {time.Hour, time.Minute, false, 80 * time.Second}, {time.Minute, 0, false, 10 * time.Second}} {
+		synctest.Test(t, func(t *testing.T) {
+			var said bytes.Buffer
+			began := time.Now()
+			m := lokt.NewManager(busy{memstore.New(), began.Add(test.busy)})
+			a := &app.App{Streams: app.Streams{Err: &said, Getenv: func(string) string { return "" }}}
+			waits := (&Flags{}).Service(a, &app.Backend{Service: m}, func(*lokt.BlockedError) string { return "" })
+			_, err := waits.Acquire(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "ann"}, Wait: test.wait})
+			if test.granted != (err == nil) || err != nil && !errors.Is(err, lokt.ErrUnavailable) || time.Since(began) > test.over {
+				t.Errorf("%+v: %v after %v", test, err, time.Since(began))
+			}
+			if want := min(int(test.wait), 1); strings.Count(said.String(), "it has not said in time that the claim is on record; trying again") != want {
+				t.Errorf("%+v: it said %q", test, said.String())
+			}
+		})
 	}
 }
