@@ -158,7 +158,7 @@ func (p *selfProcess) alive(s *Store, files openLive, liveness string) (alive, k
 	if f == nil || f.node != want {
 		return false, false // somebody deleted the file: its locks cannot be seen any more
 	}
-	locked, err := s.sys.ByteLocked(f, offset)
+	locked, err := s.sys.ByteLocked(f.File, offset)
 	return locked, err == nil
 }
 
