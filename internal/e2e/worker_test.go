@@ -500,6 +500,29 @@ func TestAWorkerWhoseOutputNobodyReadsDoesItsJobsAndEnds(t *testing.T) {
 }
 
 // Promise S-93.
+func TestWhoDoesNotReadTheOutputKeepsNoJobFromItsEnd(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, time.Minute)
+	path := s.script("do.sh", `yes line | head -c $LOKT_JOB_TYPE; echo "::lokt result 5"; echo done`)
+	for size, end := range map[string]string{"110000": "completed", "1000000": "cancelled"} { // what is printed last is in pipes, or the command waits
+		r, out, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		s.workerTo(out, "--type", size, "--", path)
+		id := s.submit("--type", size, "--lock", "db")
+		s.becomes(id, "running")
+		if end == "cancelled" {
+			s.must("job", "cancel", id)
+		}
+		if v := s.becomes(id, end); end == "completed" && string(v.Result) != "5" {
+			t.Errorf("its result is %s", v.Result)
+		}
+	}
+}
+
+// Promise S-93.
 func TestACancelledJobsCommandIsEndedAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, time.Minute)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -95,18 +96,32 @@ type workerRun struct {
 
 	out      chan func() // writes to standard output or error
 	stopping chan struct{}
+	over     <-chan struct{} // closed when nothing waits any more for who does not read; nil for never
+	unread   *atomic.Bool    // nobody does, and it is
+}
+
+// until returns the same run, but what is written by it waits for who does not read until then only.
+func (r *workerRun) until(over <-chan struct{}) *workerRun {
+	own := *r
+	own.over, own.unread = over, new(atomic.Bool)
+	return &own
 }
 
 // write has f write, after what was to be written before. Who does not read makes the work wait, but not its end.
 func (r *workerRun) write(f func()) {
+	if r.unread.Load() {
+		return
+	}
 	select {
 	case r.out <- f:
 		return
 	case <-r.stopping:
+	case <-r.over:
 	}
 	select {
 	case r.out <- f:
 	case <-time.After(100 * time.Millisecond):
+		r.unread.Store(true)
 	}
 }
 
@@ -126,7 +141,7 @@ func (a cmd) runWorker(o workerOptions) error {
 		return fmt.Errorf("path of this program: %w", err)
 	}
 	o.ID = cmp.Or(o.ID, workerName())
-	run := &workerRun{cmd: a, o: o, path: path, self: self, out: make(chan func()), stopping: make(chan struct{})}
+	run := &workerRun{cmd: a, o: o, path: path, self: self, out: make(chan func()), stopping: make(chan struct{}), unread: new(atomic.Bool)}
 	go func() {
 		for f := range run.out {
 			f()
@@ -139,7 +154,7 @@ func (a cmd) runWorker(o workerOptions) error {
 	if !o.quiet {
 		run.log("worker %s asks %s for jobs", o.ID, strings.Join(a.ServerURLs(), ", "))
 	}
-	return run.until(signals)
+	return run.work(signals)
 }
 
 // How long commands may take to end by themselves if the worker is stopped, and how long the server may then take to be
@@ -158,8 +173,8 @@ func inVain(err error) bool {
 	return false
 }
 
-// until works until signals end it: the first makes it take no more jobs, the second stops those under way.
-func (r *workerRun) until(signals *guard.Signals) error {
+// work works until signals end it: the first makes it take no more jobs, the second stops those under way.
+func (r *workerRun) work(signals *guard.Signals) error {
 	first, enough := signals.Context(context.Background())
 	defer enough()
 	ended, end := context.WithCancel(context.Background())
@@ -203,8 +218,21 @@ type notice struct {
 	Error    string            `json:"error,omitzero"`
 }
 
-// notify tells what happens.
+// notify tells what happens to the worker.
 func (r *workerRun) notify(n worker.Notice) {
+	switch n.Type {
+	case worker.NoticeStarted: // which the job tells
+	case worker.NoticeDoubt: // the next heartbeat must not wait for who does not read
+		now := make(chan struct{})
+		close(now)
+		r.until(now).tell(n)
+	default:
+		r.tell(n)
+	}
+}
+
+// tell tells what happens.
+func (r *workerRun) tell(n worker.Notice) {
 	if r.JSON {
 		v := notice{Time: time.Now().UTC(), Event: n.Type, WorkerID: r.w.ID(), State: n.State}
 		if n.Run != nil {
@@ -259,6 +287,7 @@ var errLate = errors.New("the lease could not be renewed in time, and the comman
 
 // do runs the command for one job.
 func (r *workerRun) do(ctx context.Context, run *worker.Run) (any, error) {
+	r.until(ctx.Done()).tell(worker.Notice{Type: worker.NoticeStarted, Run: run})
 	c := &jobCommand{workerRun: r, run: run}
 	err := c.execute(ctx)
 	var failed *commandError

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -46,6 +47,9 @@ func (c *jobCommand) execute(ctx context.Context) error {
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), c.self, // which ends when it is told to, and has ended the command
 		append([]string{cmdRunJob, "--"}, c.o.command...)...)
 	cmd.Env = c.environment(c.run)
+	over, finish := context.WithCancel(ctx)
+	defer finish()
+	c.workerRun = c.until(over.Done())
 	stdout, stderr := &lineWriter{line: c.outLine}, &lineWriter{line: c.errLine}
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = stdout, stderr, outputPatience
 	apart(cmd)
@@ -56,9 +60,11 @@ func (c *jobCommand) execute(ctx context.Context) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	over, finish := context.WithCancel(ctx)
 	var done sync.WaitGroup
-	done.Go(func() { c.order(ctx, over, pipe, cmd.Process) })
+	done.Go(func() {
+		defer finish() // after which what nobody reads waits no more
+		c.order(ctx, over, pipe, cmd.Process)
+	})
 	err = cmd.Wait()
 	finish()
 	_ = pipe.Close() // and so ends a write that nobody reads
@@ -109,6 +115,9 @@ func (c *jobCommand) order(ctx, over context.Context, pipe io.Writer, runner *os
 			}
 			return
 		case <-tick.C:
+			if errors.Is(runner.Signal(syscall.Signal(0)), os.ErrProcessDone) {
+				return // and what it has printed is waited for
+			}
 			if until := c.run.Until(); until != told {
 				told, heard = until, to.Encode(news(c.run.Remaining())) == nil
 			}
@@ -239,10 +248,18 @@ const maxLine = 1 << 20
 // lineWriter passes on what is written to it by whole lines, with their ends.
 type lineWriter struct {
 	line func([]byte)
-	rest []byte
+
+	mu    sync.Mutex
+	rest  []byte
+	ended bool
 }
 
 func (w *lineWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended {
+		return 0, io.ErrClosedPipe
+	}
 	w.rest = append(w.rest, p...)
 	for {
 		i := bytes.IndexByte(w.rest, '\n')
@@ -259,6 +276,9 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 
 // end passes on a last line that has no end, with one.
 func (w *lineWriter) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = true
 	if len(w.rest) > 0 {
 		w.line(append(w.rest, '\n'))
 		w.rest = nil
