@@ -222,7 +222,7 @@ func (c *client) perform(w *world, a action) {
 		owner := c.locker.Owner()
 		a.o.Process = &owner.Process
 	}
-	c.asks, c.asked, c.late = a.names, time.Now().Add(-w.db.behind), 0
+	c.asks, c.asked = a.names, time.Now().Add(-w.db.behind)
 	answered := w.goOn(ctx, c, a)
 	leases, err := c.acquire(ctx, a)
 	if c.over = !answered(); c.over {
@@ -272,6 +272,7 @@ func (w *world) sleep(d time.Duration) {
 		d = min(d, time.Second)
 	}
 	time.Sleep(d)
+	w.idle() // whose mutex shows what the driver has done meanwhile
 }
 
 // acquire takes what the action names.

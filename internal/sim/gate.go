@@ -174,7 +174,8 @@ func (a *actor) kill() {
 func (w *world) drive() {
 	for n := 0; ; {
 		synctest.Wait()
-		w.gate.round, w.chance.key[1] = n, uint64(n+1)
+		w.gate.round = n
+		w.chance.turn(n + 1)
 		if w.check(); w.violation != nil || w.finished() {
 			return
 		}

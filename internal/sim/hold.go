@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"testing/synctest"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -191,7 +192,7 @@ func (c *client) vows(a action) {
 	if a.how == asLease {
 		what, v.lease = "lease", lokt.NewLeaseID()
 		take = func() error {
-			c.asks, c.asked, c.late = a.names, time.Now(), 0
+			c.asks, c.asked = a.names, time.Now()
 			got, err := m.Acquire(c.ctx, lokt.Claim{Name: v.name, LeaseID: v.lease, Owner: owner, Limit: a.o.Limit, TTL: a.o.TTL, Wait: a.o.Wait})
 			c.asks, v.token = nil, got.Token
 			return err
@@ -242,6 +243,7 @@ func (h *host) crashes(r *rand.Rand) {
 		}
 	}
 	time.Sleep(randomly(r, time.Second, time.Minute))
+	synctest.Wait() // scripts have ended
 	for _, c := range slices.Clone(w.scripts) {
 		if again := c.again; again != nil {
 			c.again = nil

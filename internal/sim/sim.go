@@ -151,6 +151,13 @@ type chance struct {
 	drawn map[[5]uint64]int // how often with the key, the millisecond and the size
 }
 
+// turn has what is drawn from now on depend on that decision.
+func (c *chance) turn(decision int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.key[1] = uint64(decision)
+}
+
 // Read implements io.Reader.
 func (c *chance) Read(b []byte) (int, error) {
 	c.mu.Lock()

@@ -60,7 +60,7 @@ func (w *world) goOn(ctx context.Context, c *client, a action) (answered func() 
 	a.gives *= 4 // or none would ever have the time
 	c.todo = append([]action{a}, c.todo...)
 	return context.AfterFunc(ctx, func() {
-		if c.ctx.Err() == nil {
+		if c.pass(c.ctx, pointWork, "leaves its ticket to another process") == fine {
 			c.asks = nil
 			w.count(ticketGoesOn)
 			w.revive(c)
