@@ -282,6 +282,9 @@ export function publicId(leaseId: string): string {
 }
 
 function lockPath(name: string): string {
+  if (typeof name !== "string" || ["", ".", ".."].includes(name)) { // which are no segments of a path
+    throw new InvalidError(`${JSON.stringify(name)} is no name for a lock`, "invalid");
+  }
   return `/v1/locks/${encodeURIComponent(name)}`;
 }
 

@@ -307,7 +307,7 @@ export class Worker {
     try {
       while (!this.#draining.signal.aborted) {
         if (this.#running.length >= this.#concurrency) {
-          await Promise.race([...this.#running, sleep(1000, this.#draining.signal)]);
+          await Promise.race(this.#running);
           continue;
         }
         const job = await this.#next();

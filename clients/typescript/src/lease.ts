@@ -57,7 +57,8 @@ export class Lease implements AsyncDisposable {
   #next: number;
   #life: number;
   #doubt: unknown;
-  #released: Promise<void> | undefined;
+  #released = false;
+  #releasing: Promise<void> | undefined;
   #renewing: Promise<void> | undefined;
   #timer: ReturnType<typeof setTimeout> | undefined;
 
@@ -81,7 +82,7 @@ export class Lease implements AsyncDisposable {
 
   /** Where the lease stands at this moment; looks at the clock first. */
   get state(): LeaseState {
-    if (this.#released !== undefined) return "released";
+    if (this.#released) return "released";
     this.#look();
     if (this.#lost.signal.aborted) return "lost";
     return this.#doubt === undefined ? "held" : "in doubt";
@@ -99,19 +100,25 @@ export class Lease implements AsyncDisposable {
     if (state === "released") throw new LostError(`the lock ${JSON.stringify(this.name)} is released`);
   }
 
-  /** Gives the lock back; stops its heartbeat first. After a loss, and again, it does nothing. */
+  /** Gives the lock back; stops its heartbeat first. After a loss, and again, it does nothing. If it rejects it can be called again. */
   release(): Promise<void> {
-    this.#released ??= (async () => {
-      clearTimeout(this.#timer);
-      this.#stop.abort();
-      await this.#renewing;
-      try {
-        await this.#keeping.release();
-      } catch (e) {
-        if (!(e instanceof NotFoundError || e instanceof NotOwnerError)) throw e;
-      }
-    })();
-    return this.#released;
+    this.#released = true;
+    this.#releasing ??= this.#giveBack().catch((e: unknown) => {
+      this.#releasing = undefined;
+      throw e;
+    });
+    return this.#releasing;
+  }
+
+  async #giveBack(): Promise<void> {
+    clearTimeout(this.#timer);
+    this.#stop.abort();
+    await this.#renewing;
+    try {
+      await this.#keeping.release();
+    } catch (e) {
+      if (!(e instanceof NotFoundError || e instanceof NotOwnerError)) throw e;
+    }
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -119,7 +126,7 @@ export class Lease implements AsyncDisposable {
   }
 
   #look(): void {
-    if (this.#released === undefined && clock() >= this.#deadline) {
+    if (!this.#released && clock() >= this.#deadline) {
       this.#lose(new LostError(`the lock ${JSON.stringify(this.name)} was not renewed in time`, this.#doubt));
     }
   }
@@ -139,13 +146,13 @@ export class Lease implements AsyncDisposable {
   }
 
   #due(): void {
-    if (this.#released !== undefined || this.#lost.signal.aborted) return;
+    if (this.#released || this.#lost.signal.aborted) return;
     this.#look();
     if (this.#lost.signal.aborted) return;
     if (this.#renewing === undefined && clock() >= this.#next) {
       this.#renewing = this.#renew().finally(() => {
         this.#renewing = undefined;
-        if (this.#released === undefined && !this.#lost.signal.aborted) this.#schedule();
+        if (!this.#released && !this.#lost.signal.aborted) this.#schedule();
       });
     }
     this.#schedule();
@@ -161,7 +168,7 @@ export class Lease implements AsyncDisposable {
       this.#deadline = asked + usable(life);
       this.#next = asked + untilNext(life, every);
     } catch (e) {
-      if (this.#released !== undefined) return;
+      if (this.#released) return;
       if (e instanceof NotFoundError || e instanceof NotOwnerError) {
         this.#lose(new LostError(`the lease is over: ${(e as LoktError).message}`, e));
         return;

@@ -13,6 +13,7 @@ const began = performance.now();
 const up = sinceBoot(); // undefined where it is not told
 const beganWall = Date.now();
 let slept = 0;
+let read = { mono: -Infinity, ahead: 0 }; // when the time since the start was read, and how far the wall clock was ahead then
 
 function sinceBoot(): number | undefined {
   try {
@@ -24,11 +25,17 @@ function sinceBoot(): number | undefined {
 
 /**
  * Milliseconds on a clock that nobody sets back. It keeps up with the time since the machine was started, because the other one
- * stands still while the machine sleeps. Where that is known in seconds only, it may be one too far, once: never behind.
+ * stands still while the machine sleeps. Where that is known in seconds only, it may be one too far, once: never behind. It takes long
+ * to read, and so is read when the wall clock says that there was a sleep, and once a second.
  */
 export function clock(): number {
   const mono = performance.now() - began;
-  slept = Math.max(slept, (up === undefined ? Date.now() - beganWall : (sinceBoot() ?? 0) - up) - mono);
+  const ahead = Date.now() - beganWall - mono;
+  if (up === undefined) slept = Math.max(slept, ahead);
+  else if (Math.abs(ahead - read.ahead) > 5 || mono - read.mono > 1000) {
+    slept = Math.max(slept, (sinceBoot() ?? 0) - up - mono);
+    read = { mono, ahead };
+  }
   return mono + slept;
 }
 
@@ -80,7 +87,8 @@ export class Transport {
   constructor(servers: string, token: string | undefined, timeout: number, how: typeof fetch) {
     this.#addresses = servers.split(",").map((s) => s.trim()).filter((s) => s !== "").map(address);
     if (this.#addresses.length === 0) throw new InvalidError("no server: give its URL, or set LOKT_SERVER");
-    this.#token = token;
+    if (!/^[\x20-\x7e]*$/.test(token?.trim() ?? "")) throw new InvalidError("the token has a character that a header may not have", "invalid");
+    this.#token = token?.trim();
     this.timeout = timeout;
     this.#fetch = how;
   }
@@ -101,7 +109,7 @@ export class Transport {
       x.signal?.throwIfAborted();
       let failure: LoktError | undefined;
       for (let n = 0; n < this.#addresses.length; n++) {
-        const limit = (x.wait ?? 0) + Math.min(this.timeout, Math.max(end - clock(), 50));
+        const limit = Math.min((x.wait ?? 0) + Math.min(this.timeout, Math.max(end - clock(), 50)), 2 ** 31 - 1);
         const got = await this.#ask<T>(method, path, x, limit);
         if (!(got instanceof LoktError)) return got;
         if (!(got instanceof UnavailableError)) throw got;

@@ -267,3 +267,24 @@ test("a result that somebody in between refuses fails the attempt in the end", a
   assert.equal(sent.pop(), "failed");
   assert(sent.length > 10 && sent.length <= 20 && sent.every((status) => status === "completed"), String(sent.length));
 });
+
+test("a time limit that no timer has is the longest that it has", { timeout: 60_000 }, async () => {
+  using at = await answering(async () => (await pause(100), { status: 200, body: { version: "1" } }), Infinity);
+  assert.deepEqual(await at.client.about(), { version: "1" });
+});
+
+test("a glance at a lease does not ask the system for its uptime each time", async () => {
+  using at = await answering((method, _, body) => ({ status: 200, body: method === "DELETE" ? { released: [] } : { holder: own("db", body.lease_id) } }));
+  const [lease, up] = [await at.client.lock("db", { ttlMs: 20_000 }), os.uptime];
+  let asked = 0;
+  os.uptime = () => (asked++, up());
+  syncBuiltinESMExports();
+  try {
+    for (let i = 0; i < 10_000; i++) lease.check();
+  } finally {
+    os.uptime = up;
+    syncBuiltinESMExports();
+  }
+  assert(asked < 5000, `${asked} times`);
+  await lease.release();
+});

@@ -359,14 +359,16 @@ test("each of very many jobs is kept", async () => {
     while (jobs < 1001) await pause(20);
     assert(lease_ids.length <= 1000);
     for (const id of lease_ids) kept.add(id);
+    if (kept.size === 1001) end();
     return { leases: lease_ids.map((lease_id) => ({ lease_id, ok: true })), heartbeat_interval_s: 0.1 };
   });
-  const ended = new AbortController();
+  let end = (): void => undefined;
+  const ended = new Promise<void>((resolve) => (end = resolve));
   const worker = new lokt.Worker(new lokt.Lokt({ server: "http://x:1", fetch: server }), async () => {
     if (jobs === 1001) worker.drain();
-    while (kept.size < 1001 && !ended.signal.aborted) await pause(50);
+    await ended;
   }, { concurrency: 1001 });
-  const late = setTimeout(() => ended.abort(), 30_000);
+  const late = setTimeout(() => end(), 30_000);
   await worker.run();
   clearTimeout(late);
   assert.equal(kept.size, 1001);
@@ -417,6 +419,22 @@ test("the same key is the same job", withServer, async () => {
   assert.equal(all.length, 1);
 });
 
+test("a release that failed can be called again", withServer, async () => {
+  await using server = await Server.start();
+  let cut = true;
+  const broken: typeof fetch = async (url, init) => {
+    if (cut && init?.method === "DELETE") throw new TypeError("fetch failed");
+    return fetch(url, init);
+  };
+  const client = new lokt.Lokt({ server: server.url, timeoutMs: 300, fetch: broken });
+  const lease = await client.lock("db", { ttlMs: 60_000 });
+  await assert.rejects(lease.release(), lokt.UnavailableError);
+  assert.equal((await client.show("db")).holders.length, 1);
+  cut = false;
+  await lease.release();
+  assert.deepEqual([lease.state, (await client.show("db")).holders], ["released", []]);
+});
+
 test("freezes and events", withServer, async () => {
   await using server = await Server.start();
   const client = new lokt.Lokt({ server: server.url });
@@ -436,6 +454,10 @@ test("freezes and events", withServer, async () => {
 test("bad input gets one clear error", async () => {
   for (const server of ["", "127.0.0.1:7117", "ftp://x", "http://h:99999", "http://h/path"]) {
     assert.throws(() => new lokt.Lokt({ server }), lokt.InvalidError, server);
+  }
+  assert.throws(() => new lokt.Lokt({ server: "http://x", token: "a\r\nb: c" }), lokt.InvalidError);
+  for (const name of ["", ".", "..", undefined as unknown as string]) {
+    await assert.rejects(new lokt.Lokt({ server: "http://x" }).lock(name), lokt.InvalidError, name);
   }
   const port = await freePort();
   const begun = performance.now();

@@ -109,8 +109,9 @@ class Transport:
         self._addresses = [_address(s.strip()) for s in servers.split(",") if s.strip()]
         if not self._addresses:
             raise errors.InvalidError("no server: give its URL, or set LOKT_SERVER")
-        if token and not (token.isascii() and token.isprintable()):
-            raise errors.InvalidError("the token has a character that a header may not have: is there a line break at its end?")
+        token = (token or "").strip()
+        if not (token.isascii() and token.isprintable()):
+            raise errors.InvalidError("the token has a character that a header may not have")
         self._token = token
         self._ca = ca
         self._tls: ssl.SSLContext | None = None
