@@ -64,7 +64,8 @@ func goOn(a *app.App, id string) error {
 	return a.ReplaceBy(self, t.Args)
 }
 
-// until waits until one of the locks, or all of them at a time, could be had by who asks, alone. It takes none.
+// until waits until one of the locks, or all of them at a time, could be had by who asks, alone. It takes none. Once it has had an answer,
+// it rides out as long without a server as a claim that waits.
 func until(a *app.App, b *app.Backend, names []string, one bool, timeout time.Duration) error {
 	signals := guard.Notify()
 	defer signals.Stop()
@@ -75,13 +76,14 @@ func until(a *app.App, b *app.Backend, names []string, one bool, timeout time.Du
 		ctx, end = context.WithTimeout(ctx, timeout)
 		defer end()
 	}
-	for taken := names; ; {
+	for taken, answered := names, (time.Time{}); ; {
 		var free, busy []string
 		var seen []lokt.Snapshot
+		var away error
 		for _, name := range names {
 			s, err := b.Get(ctx, name)
-			if err != nil && ctx.Err() == nil {
-				return err
+			if away = err; err != nil {
+				break
 			}
 			seen = append(seen, s)
 			if s.WouldGrant(lokt.Claim{Name: name, LeaseID: lokt.NewLeaseID(), Owner: a.Asker(), Strict: true}) == nil {
@@ -94,12 +96,17 @@ func until(a *app.App, b *app.Backend, names []string, one bool, timeout time.Du
 		switch {
 		case errors.As(context.Cause(ctx), &signal):
 			return app.Exit(signal.Code())
+		case ctx.Err() == nil && errors.Is(away, lokt.ErrUnavailable) && time.Since(answered) < lokt.QueueTTL:
+			app.Pause(ctx, time.Second)
+			continue
+		case away != nil && (ctx.Err() == nil || errors.Is(away, lokt.ErrUnavailable)):
+			return away
 		case ctx.Err() != nil: // and what was read is nothing
 			return errors.Join(a.Answer(told{"blocked", taken}, "gave up after %s: not free: %s", app.Short(timeout), strings.Join(taken, " ")), app.Exit(app.ExitBlocked))
 		case len(busy) == 0 || one && len(free) > 0:
 			return a.Answer(told{"free", free}, "%s", strings.Join(free, "\n"))
 		}
-		taken = busy
+		taken, answered = busy, time.Now()
 		change(ctx, b, seen)
 	}
 }

@@ -118,7 +118,10 @@ func read(id string) (*ticket, error) {
 		return nil, err
 	}
 	t := &ticket{Places: map[string]string{}, Held: map[string]string{}, file: file}
-	return t, lokt.Unmarshal(text, t)
+	if err := lokt.Unmarshal(text, t); err != nil {
+		return nil, fmt.Errorf("ticket %s cannot be read: %w", id, err)
+	}
+	return t, nil
 }
 
 // claim makes the claim go on under the lease that the ticket has for its lock, or the ticket have the claim's.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -16,6 +17,7 @@ import (
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/guard"
 	"github.com/lokt-dev/lokt/store/memstore"
 )
 
@@ -128,6 +130,49 @@ func TestAClaimThatWaitsOnBusyFilesAsksUntilItsTimeIsOver(t *testing.T) { // Pro
 			}
 			if want := min(int(test.wait), 1); strings.Count(said.String(), "it has not said in time that the claim is on record; trying again") != want {
 				t.Errorf("%+v: it said %q", test, said.String())
+			}
+		})
+	}
+}
+
+// gone is a service that does not answer for some time after its first answer.
+type gone struct {
+	lokt.Service
+	from, until time.Time
+}
+
+func (g gone) Get(ctx context.Context, name string) (lokt.Snapshot, error) {
+	if now := time.Now(); now.After(g.from) && now.Before(g.until) {
+		return lokt.Snapshot{}, lokt.ErrUnavailable
+	}
+	return g.Service.Get(ctx, name)
+}
+
+// Promise S-267.
+func TestAWaitForLocksRidesOutAServerThatIsAway(t *testing.T) {
+	guard.Notify().Stop() // which begins what does not end
+	for away, want := range map[time.Duration]error{20 * time.Second: nil, time.Minute: lokt.ErrUnavailable} {
+		synctest.Test(t, func(t *testing.T) {
+			m, _ := zoeHoldsAndBobWaits(t)
+			begun := time.Now()
+			var said bytes.Buffer
+			a := &app.App{Streams: app.Streams{Out: &said, Err: &said, Getenv: func(string) string { return "" }}}
+			var ends sync.WaitGroup
+			defer ends.Wait()
+			ends.Go(func() {
+				for _, who := range []string{"zoe", "bob"} {
+					time.Sleep(5 * time.Second)
+					_, _ = m.Release(t.Context(), lokt.Target{Name: "x", Owner: lokt.Owner{ID: who}})
+				}
+			})
+			b := &app.Backend{Service: gone{m, begun.Add(time.Second), begun.Add(away)}}
+			err := until(a, b, []string{"x"}, false, time.Hour)
+			if took := time.Since(begun); !errors.Is(err, want) || took > away+lokt.WaitRefresh+time.Second {
+				t.Errorf("away for %v, it said %q, %v after %v", away, said.String(), err, took)
+			}
+			b = &app.Backend{Service: gone{m, begun, begun.Add(time.Hour)}}
+			if again := time.Now(); !errors.Is(until(a, b, []string{"x"}, false, time.Hour), lokt.ErrUnavailable) || time.Since(again) > time.Second {
+				t.Errorf("it has gone on without a first answer")
 			}
 		})
 	}
