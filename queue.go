@@ -283,7 +283,7 @@ func (d *decision) oust(c *Claim, now time.Time) (found bool) {
 			d.noteEnd(now, w, "ousted", now.Sub(w.Since))
 			gone := *w
 			gone.Ousted, gone.Until = c.Owner.String(), now.Add(w.Keeps(QueueTTL))
-			gone.Paths, gone.Within, gone.Preempt = nil, nil, 0
+			gone.Paths, gone.Within, gone.Metadata, gone.Preempt = nil, nil, nil, 0
 			l.replace(i, &gone)
 			found = true
 		}
@@ -295,7 +295,7 @@ func (d *decision) oust(c *Claim, now time.Time) (found bool) {
 }
 
 // maxOusted is how many waiters that were sent away a lock knows at most.
-const maxOusted = 1000
+const maxOusted = 100
 
 // ousted returns how many waiters were sent away.
 func (l *Lock) ousted() (n int) {

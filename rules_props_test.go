@@ -818,7 +818,7 @@ func (j *judge) queue() error {
 			as.Until = j.was.Now.Add(2 * time.Minute)
 			may = as
 		}
-		may.Paths, may.Within, may.Preempt = nil, nil, 0
+		may.Paths, may.Within, may.Metadata, may.Preempt = nil, nil, nil, 0
 		if may.Ousted, may.Until = now.Ousted, j.was.Now.Add(keep(w.Claim, 30*time.Second)); j.ousts(*w) && reflect.DeepEqual(may, *now) {
 			continue
 		}
