@@ -247,5 +247,9 @@ func ParseCursor(s string) (below uint64, err error) {
 	if s == "" {
 		return math.MaxUint64, nil
 	}
-	return strconv.ParseUint(strings.TrimPrefix(s, cursorPrefix), 36, 64)
+	digits, ok := strings.CutPrefix(s, cursorPrefix)
+	if !ok {
+		return 0, strconv.ErrSyntax
+	}
+	return strconv.ParseUint(digits, 36, 64)
 }

@@ -127,7 +127,7 @@ func wrongRequests(e *env) {
 	e.invalid(e.s.Revoke(ctx, "unknown", "a\x00b"), "reason")
 	_, err = e.s.Cancel(ctx, "unknown", strings.Repeat("x", jobs.MaxTextLen+1))
 	e.invalid(err, "reason")
-	_, err = e.s.List(ctx, jobs.Filter{State: "done", After: "!"})
+	_, err = e.s.List(ctx, jobs.Filter{State: "done", After: "3z"})
 	e.invalid(err, "state", "after")
 	_, err = e.s.Stats(ctx, 0)
 	e.invalid(err, "days")
