@@ -549,7 +549,7 @@ func TestACancelledJobsCommandIsEndedAtOnce(t *testing.T) {
 		}
 	}
 
-	id := s.submit("--max-runtime", "1s")
+	id := s.submit("--max-runtime", "8s")
 	s.marked(1)
 	if v := s.becomes(id, "failed"); v.Code != "max_runtime_exceeded" {
 		t.Errorf("the job is %+v", v)

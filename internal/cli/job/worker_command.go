@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -50,27 +49,26 @@ func (c *jobCommand) execute(ctx context.Context) error {
 	over, finish := context.WithCancel(ctx)
 	defer finish()
 	c.workerRun = c.until(over.Done())
-	stdout, stderr := &lineWriter{line: c.outLine}, &lineWriter{line: c.errLine}
-	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = stdout, stderr, outputPatience
 	apart(cmd)
 	pipe, err := cmd.StdinPipe()
 	if err != nil {
 		return err
 	}
-	if err := cmd.Start(); err != nil {
+	ended, err := c.listen(cmd)
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		ended()
 		return err
 	}
 	var done sync.WaitGroup
-	done.Go(func() {
-		defer finish() // after which what nobody reads waits no more
-		c.order(ctx, over, pipe, cmd.Process)
-	})
+	done.Go(func() { c.order(ctx, over, pipe, cmd.Process) })
 	err = cmd.Wait()
-	finish()
+	finish()         // what nobody reads waits no more
 	_ = pipe.Close() // and so ends a write that nobody reads
 	done.Wait()
-	stdout.end()
-	stderr.end()
+	ended()
 	if code := cmd.ProcessState.ExitCode(); code < 0 { // the process that runs the command was killed, and cannot end it
 		killGroup(cmd.Process.Pid)
 		return &commandError{Message: "the process that runs the command was killed", Code: app.ExitError, Stderr: c.tail.String()}
@@ -78,12 +76,63 @@ func (c *jobCommand) execute(ctx context.Context) error {
 		return &commandError{Message: exitText(code), Code: code, Stderr: c.tail.String()}
 	}
 	switch {
-	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
+	case err != nil:
 		return err
 	case c.long:
 		return &commandError{Message: fmt.Sprintf("a line that begins with %q has more than %d bytes", reportPrefix, maxLine), Stderr: c.tail.String()}
 	}
 	return nil
+}
+
+// listen passes on what the command prints. What it returns is called when the command has ended, and returns when all is passed on
+// that it has printed.
+func (c *jobCommand) listen(cmd *exec.Cmd) (ended func(), err error) {
+	var done sync.WaitGroup
+	var ours, theirs []*os.File
+	ended = func() {
+		for i, r := range ours {
+			_ = theirs[i].Close()
+			if r.SetReadDeadline(time.Now().Add(outputPatience)) != nil { // this system has none for pipes
+				time.AfterFunc(outputPatience, func() { _ = r.Close() })
+			}
+		}
+		done.Wait()
+	}
+	for _, line := range []func([]byte){c.outLine, c.errLine} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return ended, err
+		}
+		ours, theirs = append(ours, r), append(theirs, w)
+		done.Go(func() { passOn(r, &lineWriter{line: line}) })
+	}
+	cmd.Stdout, cmd.Stderr = theirs[0], theirs[1]
+	return ended, nil
+}
+
+// mostPiped is more than a pipe holds.
+const mostPiped = 1 << 20
+
+// passOn passes on what arrives until the deadline, and then what has arrived, as it may have while this process stood still.
+func passOn(r *os.File, to *lineWriter) {
+	defer r.Close()
+	defer to.end()
+	buf := make([]byte, 32<<10)
+	for late := 0; late < mostPiped; {
+		n, err := r.Read(buf)
+		_, _ = to.Write(buf[:n]) // there is no error
+		switch first := late == 0; {
+		case first && errors.Is(err, os.ErrDeadlineExceeded):
+			late = 1
+		case err != nil:
+			return
+		case !first:
+			late += n
+		}
+		if late > 0 {
+			_ = r.SetReadDeadline(time.Now().Add(100 * time.Millisecond)) // it can be set
+		}
+	}
 }
 
 // exitText says in words how a command ended.
@@ -115,9 +164,6 @@ func (c *jobCommand) order(ctx, over context.Context, pipe io.Writer, runner *os
 			}
 			return
 		case <-tick.C:
-			if errors.Is(runner.Signal(syscall.Signal(0)), os.ErrProcessDone) {
-				return // and what it has printed is waited for
-			}
 			if until := c.run.Until(); until != told {
 				told, heard = until, to.Encode(news(c.run.Remaining())) == nil
 			}
@@ -248,18 +294,10 @@ const maxLine = 1 << 20
 // lineWriter passes on what is written to it by whole lines, with their ends.
 type lineWriter struct {
 	line func([]byte)
-
-	mu    sync.Mutex
-	rest  []byte
-	ended bool
+	rest []byte
 }
 
 func (w *lineWriter) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.ended {
-		return 0, io.ErrClosedPipe
-	}
 	w.rest = append(w.rest, p...)
 	for {
 		i := bytes.IndexByte(w.rest, '\n')
@@ -276,9 +314,6 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 
 // end passes on a last line that has no end, with one.
 func (w *lineWriter) end() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.ended = true
 	if len(w.rest) > 0 {
 		w.line(append(w.rest, '\n'))
 		w.rest = nil
