@@ -69,6 +69,25 @@ print("parent", lease.state, client.lock("parents").held)
                             raise lost
                     self.assertFalse(self.client.lock("db").held)
 
+    def test_what_interrupts_a_thread_in_a_lock_of_the_clients_own_leaves_that_free(self) -> None:
+        # Promises S-265.
+        enter, cond = threading.Condition.__enter__, self.client._keeper._cond
+
+        def interrupted(entered: threading.Condition) -> bool:
+            got = enter(entered)
+            if entered is cond and threading.current_thread() is threading.main_thread():
+                raise KeyboardInterrupt
+            return got
+
+        lease = self.client.acquire("db", ttl=TTL)
+        with mock.patch("threading.Condition.__enter__", interrupted):
+            try:
+                self.client.acquire("other", ttl=TTL).release()
+            except KeyboardInterrupt:
+                pass
+        self.client.force_release("db")
+        self.assertTrue(lease.lost.wait(30), "the leases are not renewed any more")
+
     def test_a_release_that_failed_can_be_called_again(self) -> None:
         lease = self.client.acquire("db")
         self.failing("DELETE", lokt.UnavailableError("no answer in time"))

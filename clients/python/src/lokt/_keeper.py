@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
+import time
 from typing import Callable
 
 from ._errors import LostError, NotFoundError, NotOwnerError
@@ -64,14 +65,15 @@ class Keeper:
         begin_in_each_process(self)
 
     def _begin(self) -> None:
-        self._cond = threading.Condition()
+        self._lock = threading.RLock()
+        self._cond = threading.Condition(self._lock)
         self._due: list[tuple[float, int, Beat]] = []
         self._count = itertools.count()
         self._running = False
 
     def keep(self, beat: Beat) -> None:
         """Renews the lease until ``stop``, or its loss."""
-        with self._cond:
+        with self._lock:  # a condition that is entered here may stay locked when the thread is interrupted
             self._push(beat)
             if not self._running:
                 threading.Thread(target=self._watch, name="lokt-keeper", daemon=True).start()
@@ -80,10 +82,11 @@ class Keeper:
 
     def stop(self, beat: Beat) -> None:
         """Ends the heartbeats, waiting for one under way. No loss is told after it."""
-        with self._cond:
+        with self._lock:
             beat.over = True
             self._cond.notify()
-        beat.idle.wait()
+        while not beat.idle.is_set():  # to wait for it enters a condition
+            time.sleep(0.005)
 
     def _push(self, beat: Beat) -> None:
         at = min(beat.next, beat.deadline) if beat.idle.is_set() else beat.deadline
