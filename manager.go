@@ -124,11 +124,11 @@ func apart(f func() (*decision, error)) (d *decision, err error) {
 // have put on record.
 const storeTimeout = 10 * time.Second
 
-// lateError says that the store took too long. It is context.DeadlineExceeded to those who may ask again.
+// lateError says that the store took too long, as errors of net say it. It is no context's.
 type lateError struct{}
 
-func (lateError) Error() string        { return "it has not said in time that the claim is on record" }
-func (lateError) Is(target error) bool { return target == context.DeadlineExceeded } //nolint:errorlint // as that is compared
+func (lateError) Error() string { return "it has not said in time that the claim is on record" }
+func (lateError) Timeout() bool { return true }
 
 // ask puts the claim to the rules, in time: if it is not known to be on record then, it does not wait.
 func (m *Manager) ask(ctx context.Context, c *Claim, polled bool) (*decision, error) {
@@ -259,8 +259,9 @@ func (s Snapshot) turn(c *Claim, ahead int) bool {
 func (s Snapshot) nap(c *Claim, ahead int) (Watch, time.Duration) {
 	look := WaitRefresh
 	if next := s.NextChange(); !next.IsZero() {
-		// Those behind look a little later: the first in the queue sees to it that everybody's turn comes.
-		look = min(look, next.Sub(s.Now)+time.Millisecond+time.Duration(min(ahead, 50))*20*time.Millisecond)
+		// Those behind look a little later: the first in the queue sees to it that everybody's turn comes. To look at a long queue takes long.
+		slot := min(max(20*time.Millisecond, time.Duration(len(s.Lock.Queue))*400*time.Microsecond), 100*time.Millisecond)
+		look = min(look, next.Sub(s.Now)+time.Millisecond+time.Duration(ahead)*slot)
 	}
 	if len(c.Within) > 0 {
 		look = min(look, deadlockAfter+time.Millisecond)

@@ -284,13 +284,7 @@ func (s *setup) tell() error {
 		code = app.ExitNotFound
 	}
 	if s.JSON {
-		return errors.Join(s.Print(struct {
-			Status string   `json:"status"`
-			Top    string   `json:"top"`
-			Files  []string `json:"files"` // changed, or with --check not as they are to be
-			Failed []string `json:"failed,omitzero"`
-			Shims  string   `json:"shims"`
-		}{status, s.top, s.names, s.failed, dir}), app.Exit(code))
+		return s.inJSON(status, code)
 	}
 	for _, name := range s.names {
 		s.Say("%s %s", verb, name)
@@ -310,6 +304,17 @@ func (s *setup) tell() error {
 	return app.Exit(code)
 }
 
+// inJSON says it to programs.
+func (s *setup) inJSON(status string, code int) error {
+	return errors.Join(s.Print(struct {
+		Status string   `json:"status"` // "done", "checked" or "removed"
+		Top    string   `json:"top"`
+		Files  []string `json:"files"` // changed, or with --check not as they are to be
+		Failed []string `json:"failed,omitzero"`
+		Shims  string   `json:"shims"`
+	}{status, s.top, s.names, s.failed, filepath.Join(s.root, "shims")}), app.Exit(code))
+}
+
 // undo puts back what init has changed.
 func (s *setup) undo() error {
 	for _, c := range slices.Backward(s.record.Changes) {
@@ -319,12 +324,16 @@ func (s *setup) undo() error {
 			s.failed = append(s.failed, c.Path)
 			s.Tell("%s: %v", c.Path, err)
 		case back:
-			s.names = append(s.names, c.Path)
-			s.Say("put back %s", c.Path)
+			if s.names = append(s.names, c.Path); !s.JSON {
+				s.Say("put back %s", c.Path)
+			}
 		}
 	}
 	if len(s.failed) > 0 {
 		s.Tell("run it again when these can be written: lokt init --remove")
+		if s.JSON {
+			return s.inJSON("removed", app.ExitError)
+		}
 		return app.Exit(app.ExitError)
 	}
 	if !s.others() {
@@ -334,6 +343,9 @@ func (s *setup) undo() error {
 	}
 	if err := os.Remove(s.recordPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
+	}
+	if s.JSON {
+		return s.inJSON("removed", app.ExitOK)
 	}
 	if len(s.names) == 0 {
 		s.Say("there was nothing to put back")

@@ -175,7 +175,8 @@ func (w *waiting) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error
 func (w *waiting) insist(ctx context.Context, c lokt.Claim) (lokt.Holder, error) {
 	for end, told := time.Now().Add(c.Wait), false; ; told = true {
 		h, err := w.Service.Acquire(ctx, c)
-		late := w.b.Far == nil && errors.Is(err, lokt.ErrUnavailable) && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil
+		var timeout interface{ Timeout() bool }
+		late := w.b.Far == nil && errors.Is(err, lokt.ErrUnavailable) && errors.As(err, &timeout) && timeout.Timeout() && ctx.Err() == nil
 		if c.Wait > 0 {
 			c.Wait = time.Until(end)
 			late = late && c.Wait > 0
