@@ -162,7 +162,16 @@ func TestPatternsOfALockAreNotTooManyToCompare(t *testing.T) {
 			break
 		}
 	}
-	if !errors.Is(d.err, ErrFull) {
+	full, newer := d, func(c Claim) Claim { c.Newest = true; return queued(c) }
+	d = acquire(Snapshot{Lock: d.Lock, Now: noon}, newer(of("c", "z*")))
+	if d.err != nil {
+		t.Fatal(d.err)
+	}
+	d = acquire(Snapshot{Lock: d.Lock, Now: noon}, newer(of("d", "z*", long, "y"+long)))
+	if w := d.Lock.Queue[len(d.Lock.Queue)-1]; !errors.Is(d.err, ErrFull) || w.Ousted != "" {
+		t.Errorf("a claim is told %v, and for it %+v has been sent away", d.err, w)
+	}
+	if d = full; !errors.Is(d.err, ErrFull) {
 		t.Errorf("a queue that is full answers %v", d.err)
 	}
 }

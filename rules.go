@@ -338,6 +338,7 @@ func acquire(s Snapshot, c Claim) *decision {
 	if late := s.tooLate(c.LeaseID, c.Ticket); late != nil {
 		return late
 	}
+	before := s
 	at, queued := s.Lock.Position(c.LeaseID)
 	s = s.asking(at, &c)
 	d := begin(s)
@@ -391,6 +392,10 @@ func acquire(s Snapshot, c Claim) *decision {
 	case c.Wait != 0:
 		if d.queue(s, c, at); !ousted {
 			break
+		}
+		if d.err != nil { // nobody is sent away for a claim that is refused
+			c.Newest = false
+			return acquire(before, c)
 		}
 		if d.serve(s); l.held(c.LeaseID) >= 0 { // those before it are in now
 			d.place = nil
