@@ -66,7 +66,10 @@ class Raw:
 
     def _serve(self) -> None:
         for texts in self.connections:
-            connection, _ = self.listener.accept()
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
             with connection:
                 for text in texts:
                     connection.recv(1 << 16)
