@@ -199,15 +199,17 @@ func (l *Lease) renew(ctx context.Context) (life time.Duration, err error) {
 	if err != nil {
 		return 0, err
 	}
-	asked := l.k.keeper.now()
-	h, err := l.k.service.Renew(ctx, Renewal{Name: l.name, LeaseID: l.id, Owner: &owner, Heard: y.Deadline})
-	if err != nil {
-		return 0, err
+	for {
+		asked := l.k.keeper.now()
+		h, err := l.k.service.Renew(ctx, Renewal{Name: l.name, LeaseID: l.id, Owner: &owner, Heard: y.Deadline})
+		if err != nil {
+			return 0, err
+		}
+		if life = l.renewed(h, asked); h.Yield == nil || h.Yield.Heard || h.Yield.Deadline.Equal(y.Deadline) {
+			return life, nil
+		}
+		y = h.Yield // also if the grace is over already: a hold that does not expire would stay
 	}
-	if life = l.renewed(h, asked); h.Yield != nil && !h.Yield.Heard && !h.Yield.Deadline.Equal(y.Deadline) {
-		return l.renew(ctx)
-	}
-	return life, nil
 }
 
 // keep is renew for the keeper. A heartbeat that failed because heartbeats were stopped is no reason for doubt.

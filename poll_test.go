@@ -118,7 +118,7 @@ func TestWhoIsSentAwayWhenItsTimeIsUpHasNotTimedOut(t *testing.T) {
 		}
 		newer := sync.OnceFunc(func() {
 			go func() { _, _ = lokt.NewManager(store).Acquire(t.Context(), claim("c", -1)) }()
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 		})
 		m := lokt.NewManager(lateStore{store, func() {
 			if time.Since(begun) == 5*time.Second {

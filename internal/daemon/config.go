@@ -88,7 +88,7 @@ func (c *Config) validate() error {
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	host, port, err := net.SplitHostPort(c.Listen)
 	if err == nil {
-		_, err = net.LookupPort("tcp", port)
+		_, err = net.LookupPort("tcp", port) //nolint:noctx // no name server is asked
 	}
 	switch {
 	case err != nil:

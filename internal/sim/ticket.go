@@ -74,7 +74,7 @@ func (w *world) checkTicket(ctx context.Context, before lokt.Snapshot, after *lo
 	was, held := before.Lock.Holder(by.lease)
 	is, holds := after.Holder(by.lease)
 	at, queued := before.Lock.Position(by.lease)
-	same := true
+	var same bool
 	if _, stale := before.Stale(was); held && was.Ticket > by.number && !stale {
 		is.Yield = was.Yield
 		same = reflect.DeepEqual(was, is)
