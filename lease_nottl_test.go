@@ -3,6 +3,7 @@ package lokt_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -101,6 +102,42 @@ func TestALeaseWithoutATTLIsReliedOnFromWhenItWasLookedAt(t *testing.T) {
 			t.Errorf("it is relied on until %v, and ends %v", until, ends)
 		}
 		release(t, l)
+	})
+}
+
+// lostRenewal is a service of which the answer to the first renewal is lost, after a while. All others take a moment.
+type lostRenewal struct {
+	lokt.Service
+	after time.Duration
+	once  *sync.Once
+}
+
+func (s lostRenewal) Renew(ctx context.Context, r lokt.Renewal) (h lokt.Holder, err error) {
+	h, err = s.Service.Renew(ctx, r)
+	s.once.Do(func() {
+		time.Sleep(s.after)
+		h, err = lokt.Holder{}, lokt.ErrUnavailable
+	})
+	time.Sleep(time.Millisecond)
+	return h, err
+}
+
+// Promise S-235.
+func TestALeaseWithoutATTLThatHearsTooLateThatItIsWantedIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		k := newLocker(t, lostRenewal{s, 4 * time.Second, new(sync.Once)}, "low", lokt.Options{})
+		l := acquire(t, k, "x", lokt.Options{TTL: lokt.NoTTL})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		next, err := newLocker(t, s, "high", lokt.Options{}).Acquire(ctx, "x", lokt.Options{Wait: -1, Priority: 1, Preempt: 2 * time.Second})
+		if err != nil {
+			t.Fatalf("the other: %v", err)
+		}
+		<-l.Context().Done()
+		time.Sleep(time.Second) // its renewal ends
+		wantState(t, l, lokt.Lost)
+		release(t, next)
 	})
 }
 
