@@ -291,7 +291,7 @@ func TestAWaitWhoseTimeIsOverLeavesATicketToAnAgent(t *testing.T) {
 func TestWaitEndsWhenOneOrAllOfTheLocksAreFree(t *testing.T) {
 	eachPlace(t, func(p *place) {
 		one, two := p.as("holder").hold("a"), p.as("holder").hold("b")
-		if r := p.want(2, "wait", "a", "c", "--timeout", "50ms"); !strings.Contains(r.out, "not free: a") {
+		if r := p.want(2, "wait", "a", "c", "--timeout", "2s"); !strings.Contains(r.out, "not free: a") {
 			p.t.Error(r)
 		}
 		either := p.start(p.lokt("wait", "--any", "a", "b", "--json"))

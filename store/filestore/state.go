@@ -268,7 +268,8 @@ func (s *Store) judgeBy(files openLive, p lokt.Process, host string) process.Sta
 	boot := s.sys.Boot()
 	sameHost := host == s.host && (p.Boot == "" || p.Boot == boot || s.isLocal())
 	state := process.Unknown
-	if alive, known := s.self.alive(s, files, p.Liveness); known && alive { // also of a process that sees no /proc, and so knows no boot
+	another := p.Boot != "" && boot != "" && p.Boot != boot                             // after which others may have the same byte
+	if alive, known := s.self.alive(s, files, p.Liveness); known && alive && !another { // also of a process that sees no /proc, and so knows no boot
 		return process.Alive
 	} else if known && p.Boot != "" && p.Boot == boot {
 		state = process.Dead

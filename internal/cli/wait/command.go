@@ -76,7 +76,7 @@ func until(a *app.App, b *app.Backend, names []string, one bool, timeout time.Du
 		ctx, end = context.WithTimeout(ctx, timeout)
 		defer end()
 	}
-	for taken, answered := names, (time.Time{}); ; {
+	for taken, answered, gone := names, (time.Time{}), true; ; {
 		var free, busy []string
 		var seen []lokt.Snapshot
 		var away error
@@ -97,16 +97,17 @@ func until(a *app.App, b *app.Backend, names []string, one bool, timeout time.Du
 		case errors.As(context.Cause(ctx), &signal):
 			return app.Exit(signal.Code())
 		case ctx.Err() == nil && errors.Is(away, lokt.ErrUnavailable) && time.Since(answered) < lokt.QueueTTL:
+			gone = true
 			app.Pause(ctx, time.Second)
 			continue
-		case away != nil && (ctx.Err() == nil || errors.Is(away, lokt.ErrUnavailable)):
+		case away != nil && (ctx.Err() == nil || gone && errors.Is(away, lokt.ErrUnavailable)):
 			return away
 		case ctx.Err() != nil: // and what was read is nothing
 			return errors.Join(a.Answer(told{"blocked", taken}, "gave up after %s: not free: %s", app.Short(timeout), strings.Join(taken, " ")), app.Exit(app.ExitBlocked))
 		case len(busy) == 0 || one && len(free) > 0:
 			return a.Answer(told{"free", free}, "%s", strings.Join(free, "\n"))
 		}
-		taken, answered = busy, time.Now()
+		taken, answered, gone = busy, time.Now(), false
 		change(ctx, b, seen)
 	}
 }

@@ -177,3 +177,35 @@ func TestAWaitForLocksRidesOutAServerThatIsAway(t *testing.T) {
 		})
 	}
 }
+
+// slow is a service that answers once at once, and then not in time.
+type slow struct {
+	lokt.Service
+	answered *bool
+}
+
+func (s slow) Get(ctx context.Context, name string) (lokt.Snapshot, error) {
+	if *s.answered {
+		<-ctx.Done()
+		return lokt.Snapshot{}, fmt.Errorf("%w: %w", lokt.ErrUnavailable, ctx.Err())
+	}
+	*s.answered = true
+	return s.Service.Get(ctx, name)
+}
+
+// Promise S-222.
+func TestAWaitThatEndsWhileItAsksSaysWhatIsNotFree(t *testing.T) {
+	guard.Notify().Stop() // which begins what does not end
+	synctest.Test(t, func(t *testing.T) {
+		m := lokt.NewManager(memstore.New())
+		if _, err := m.Acquire(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "ann"}}); err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		a := &app.App{Streams: app.Streams{Out: &out, Getenv: func(string) string { return "" }}}
+		err := until(a, &app.Backend{Service: slow{m, new(bool)}}, []string{"x"}, false, 15*time.Second)
+		if errors.Is(err, lokt.ErrUnavailable) || !strings.Contains(out.String(), "not free: x") {
+			t.Errorf("it said %q, %v", out.String(), err)
+		}
+	})
+}
