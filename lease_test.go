@@ -907,3 +907,39 @@ func TestStatesHaveNames(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// copied is a service at which the first grant comes too late, and a copy of each release after the next grant.
+type copied struct {
+	lokt.Service
+	grants   *int
+	released *[]lokt.Target
+}
+
+func (s copied) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error) {
+	h, err := s.Service.Acquire(ctx, c)
+	if *s.grants++; *s.grants == 1 {
+		time.Sleep(2 * c.TTL)
+	}
+	for _, t := range *s.released {
+		_, _ = s.Service.Release(ctx, t)
+	}
+	return h, err
+}
+
+func (s copied) Release(ctx context.Context, t lokt.Target) ([]lokt.Holder, error) {
+	*s.released = append(*s.released, t)
+	return s.Service.Release(ctx, t)
+}
+
+// Promise S-1.
+func TestALateCopyOfAReleaseDoesNotEndTheGrantThatCameInItsPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		k := newLocker(t, copied{s, new(int), new([]lokt.Target)}, "a", lokt.Options{})
+		l := acquire(t, k, "x", lokt.Options{TTL: 10 * time.Second})
+		if snap, err := s.Get(t.Context(), "x"); err != nil || len(snap.Lock.Holders) != 1 || snap.Lock.Holders[0].Token != l.Token() {
+			t.Errorf("the lock is %+v, %v", snap.Lock, err)
+		}
+		release(t, l)
+	})
+}

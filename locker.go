@@ -239,7 +239,10 @@ func (k *Locker) acquire(ctx context.Context, c Claim, o Options) (l *Lease, err
 	asking, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(k.open, func() { cancel(ErrClosed) })()
-	for range acquireTries {
+	for try := range acquireTries {
+		if try > 0 { // a copy of the release that ended the last one may still be under way
+			c.LeaseID = NewLeaseID()
+		}
 		var gone *GoneError
 		if l, err = k.acquireOnce(ctx, asking, c, o); !errors.As(err, &gone) || asking.Err() != nil {
 			break
