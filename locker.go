@@ -197,7 +197,7 @@ func (k *Locker) Acquire(ctx context.Context, name string, o Options) (*Lease, e
 	return k.acquire(ctx, k.claim(ctx, name, o), o)
 }
 
-// Reclaim takes a lock again, under the same lease ID, whose lease l was lost because it was not renewed in time. It fails like Acquire if
+// Reclaim takes a lock again, under the same lease ID unless the answer comes too late, whose lease l was lost because it was not renewed in time. It fails like Acquire if
 // anybody else has taken it since, and does not wait. The new lease has a new token, unless the old grant turns out to have lasted.
 // Releasing l does nothing from then on. A lease that is not lost is refused with ErrInvalid.
 func (k *Locker) Reclaim(ctx context.Context, l *Lease) (*Lease, error) {

@@ -124,7 +124,8 @@ func apart(f func() (*decision, error)) (d *decision, err error) {
 // have put on record.
 const storeTimeout = 10 * time.Second
 
-// lateError says that the store took too long, as errors of net say it. It is no context's.
+// lateError says that the store took too long: Timeout is true, as of errors of net. It is no context.DeadlineExceeded, which would say that the
+// caller's own time is over.
 type lateError struct{}
 
 func (lateError) Error() string { return "it has not said in time that the claim is on record" }

@@ -13,7 +13,7 @@ import (
 	"github.com/lokt-dev/lokt/store/memstore"
 )
 
-// Promises S-71.
+// Promise S-71.
 func TestPolledClaimStaysWhereItIsWhenItsContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := lokt.NewManager(memstore.New())

@@ -260,7 +260,7 @@ func (d *decision) queue(s Snapshot, c Claim, at int) {
 		*w = *d.was
 		w.Claim, w.Until = c, s.Now.Add(PresenceTTL+c.Keeps(QueueTTL))
 		l.replace(at, w)
-	case len(l.Queue) >= MaxWaiters && len(l.Queue)-l.ousted() >= MaxWaiters || c.pathBytes() > 0 && l.waitingBytes()+c.pathBytes() > MaxPaths:
+	case len(l.Queue)-l.ousted() >= MaxWaiters || c.pathBytes() > 0 && l.waitingBytes()+c.pathBytes() > MaxPaths:
 		d.err = fmt.Errorf("%w: %d wait for %q already: try again later, or spread the work over several locks",
 			ErrFull, len(l.Queue), l.Name)
 		d.note(s.Now, EventDeny, Holder{Claim: c}, ExtraReason, ErrFull.Error())

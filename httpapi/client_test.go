@@ -95,19 +95,19 @@ func onLoopback(t *testing.T, c httpapi.Config) *httpapi.Client {
 
 func memory() httpapi.Config { return httpapi.Config{Locks: lokt.NewManager(memstore.New())} }
 
-// Promises S-67.
+// Promise S-67.
 func TestClientKeepsEveryPromiseOfAService(t *testing.T) {
 	lokttest.TestService(t, func(t *testing.T) lokt.Service { return inBubble(t, memory()) })
 }
 
-// Promises S-67.
+// Promise S-67.
 func TestClientKeepsItsPromisesInRealTime(t *testing.T) {
 	lokttest.TestServiceInRealTime(t, func(t *testing.T) lokt.Service { return onLoopback(t, memory()) })
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// Promises S-67.
+// Promise S-67.
 func TestCircleOfShortClaimsIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := inBubble(t, memory())

@@ -44,7 +44,7 @@ func sentinels() []error {
 	}
 }
 
-// Promises S-68.
+// Promise S-68.
 func TestEveryErrorSurvivesTheWire(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 123_000_000, time.UTC)
 	holder := lokt.Holder{

@@ -76,7 +76,7 @@ func curl(t *testing.T, server string, args []string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// Promises S-67.
+// Promise S-67.
 func TestExamplesOfTheProtocolAreAnsweredAsItSays(t *testing.T) {
 	page, err := os.ReadFile("../docs/protocol.md")
 	if err != nil {

@@ -104,7 +104,7 @@ func mutationHandler() http.Handler {
 	return httpapi.NewHandler(httpapi.Config{Locks: lokt.NewManager(store), Events: store, Limits: httpapi.Limits{Body: 64 << 10, Wait: time.Millisecond}})
 }
 
-// Promises S-72.
+// Promise S-72.
 func TestMutatedRequestsAreNeverTheServersFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // a machine that is slow is no fault
 		handler := mutationHandler()

@@ -177,7 +177,7 @@ func TestHistoriesOverABadNetworkCanBeExplained(t *testing.T) {
 	}
 }
 
-// Promises S-70.
+// Promise S-70.
 func TestWaitingClaimsKeepTheirPlacesOverARestart(t *testing.T) {
 	for _, gracefully := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -231,7 +231,7 @@ func TestWaitingClaimsKeepTheirPlacesOverARestart(t *testing.T) {
 	}
 }
 
-// Promises S-70.
+// Promise S-70.
 func TestHalfOpenConnectionIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var deaf atomic.Bool
@@ -301,7 +301,7 @@ func (c *counting) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.Handler.ServeHTTP(w, r)
 }
 
-// Promises S-70.
+// Promise S-70.
 func TestRenewalIsNotSentAgainAfterItsContextEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		handler := &counting{Handler: httpapi.NewHandler(memory())}
@@ -336,6 +336,17 @@ func TestRenewalIsNotSentAgainAfterItsContextEnded(t *testing.T) {
 	})
 }
 
+// losing starts a server that carries every request out, and whose answer is lost where lose says so.
+func losing(handler http.Handler, lose func(*http.Request) bool) *httptest.Server {
+	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if lose(r) {
+			handler.ServeHTTP(httptest.NewRecorder(), r)
+			panic(http.ErrAbortHandler)
+		}
+		handler.ServeHTTP(w, r)
+	}))
+}
+
 // Promise S-266.
 func TestWhoIsSentAwayAtItsLastRequestHearsSoThoughTheAnswerIsLost(t *testing.T) {
 	m := lokt.NewManager(memstore.New())
@@ -356,19 +367,18 @@ func TestWhoIsSentAwayAtItsLastRequestHearsSoThoughTheAnswerIsLost(t *testing.T)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var lost atomic.Bool
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := losing(handler, func(r *http.Request) bool {
 		body, _ := io.ReadAll(r.Body)
 		r.Body = io.NopCloser(bytes.NewReader(body))
-		if !bytes.Contains(body, []byte(`"stay":true`)) && lost.CompareAndSwap(false, true) {
-			newer.Go(func() { _, _ = m.Acquire(ctx, claim("c", -1)) })
-			for queued() == "b" {
-				time.Sleep(time.Millisecond)
-			}
-			handler.ServeHTTP(httptest.NewRecorder(), r)
-			panic(http.ErrAbortHandler)
+		if bytes.Contains(body, []byte(`"stay":true`)) || !lost.CompareAndSwap(false, true) {
+			return false
 		}
-		handler.ServeHTTP(w, r)
-	}))
+		newer.Go(func() { _, _ = m.Acquire(ctx, claim("c", -1)) })
+		for queued() == "b" {
+			time.Sleep(time.Millisecond)
+		}
+		return true
+	})
 	defer server.Close()
 	client, err := httpapi.New(server.URL, httpapi.ClientOptions{})
 	if err != nil {
@@ -383,17 +393,11 @@ func TestWhoIsSentAwayAtItsLastRequestHearsSoThoughTheAnswerIsLost(t *testing.T)
 	}
 }
 
-// Promises S-69.
+// Promise S-69.
 func TestReleaseWhoseAnswerWasLostSucceeds(t *testing.T) {
 	handler := httpapi.NewHandler(memory())
 	var lose atomic.Bool
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if lose.CompareAndSwap(true, false) {
-			handler.ServeHTTP(httptest.NewRecorder(), r)
-			panic(http.ErrAbortHandler)
-		}
-		handler.ServeHTTP(w, r)
-	}))
+	server := losing(handler, func(*http.Request) bool { return lose.CompareAndSwap(true, false) })
 	defer server.Close()
 	client, err := httpapi.New(server.URL, httpapi.ClientOptions{})
 	if err != nil {
@@ -420,7 +424,7 @@ func TestReleaseWhoseAnswerWasLostSucceeds(t *testing.T) {
 	}
 }
 
-// Promises S-71.
+// Promise S-71.
 func TestClaimThatWasTakenBackIsNotGrantedByALateCopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		manager := lokt.NewManager(memstore.New())
@@ -500,7 +504,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// Promises S-71.
+// Promise S-71.
 func TestClaimOfAClientThatDiedLeavesTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		manager := lokt.NewManager(memstore.New())
@@ -550,7 +554,7 @@ func TestClaimOfAClientThatDiedLeavesTheQueue(t *testing.T) {
 	})
 }
 
-// Promises S-70.
+// Promise S-70.
 func TestClientFailsOverToAServerThatAnswers(t *testing.T) {
 	config := memory()
 	a, b := httptest.NewServer(httpapi.NewHandler(config)), httptest.NewServer(httpapi.NewHandler(config))

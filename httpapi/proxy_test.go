@@ -105,7 +105,7 @@ func calls(c *httpapi.Client) map[string]func(ctx context.Context) error {
 	}
 }
 
-// Promises S-241.
+// Promise S-241.
 func TestAnAnswerThatIsNotLoktdsGrantsNothingAndEndsNothing(t *testing.T) {
 	holder := func(name, id string, token int) string {
 		return fmt.Sprintf(`{"name":%q,"id":%q,"owner":{"id":"a"},"ttl_ms":60000,"token":%d}`, name, lokt.PublicID(id), token)
@@ -196,7 +196,7 @@ func (e endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Promises S-240.
+// Promise S-240.
 func TestAnAnswerWithoutAnEndIsNotReadToItsEnd(t *testing.T) {
 	for _, status := range []int{http.StatusOK, http.StatusNotFound} {
 		read := 0

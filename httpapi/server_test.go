@@ -40,7 +40,7 @@ func ask(t *testing.T, handler http.Handler, method, target, body string, header
 	return w.Code, answer
 }
 
-// Promises S-72.
+// Promise S-72.
 func TestParkedRequestsAreBoundedAndEndWithTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		running, stop := context.WithCancel(t.Context())
@@ -126,7 +126,7 @@ func TestWaitWithoutStayLeavesTheQueue(t *testing.T) {
 	})
 }
 
-// Promises S-72.
+// Promise S-72.
 func TestSlowClientsAreCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -197,7 +197,7 @@ func (t *tee) Write(p []byte) (int, error) {
 
 func (t *tee) Unwrap() http.ResponseWriter { return t.ResponseWriter }
 
-// Promises S-73.
+// Promise S-73.
 func TestLeaseIDsAreShownOnlyToWhoNamesThem(t *testing.T) {
 	store := memstore.New()
 	manager := lokt.NewManager(store)
@@ -517,7 +517,7 @@ func follow(ctx context.Context, log lokt.EventLog, q lokt.EventQuery) iter.Seq2
 	}
 }
 
-// Promises S-74.
+// Promise S-74.
 func TestEventsAreStreamedWithoutALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &forgetful{Store: memstore.New()}
@@ -753,7 +753,7 @@ func TestLateRequestsOfAnEarlierProcessOfATicketLeaveTheLaterOneWhatItHas(t *tes
 	})
 }
 
-// Promises S-71.
+// Promise S-71.
 func TestClaimThatIsTakenBackStopsWaitingAtTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		manager := lokt.NewManager(memstore.New())

@@ -268,11 +268,12 @@ func (s *Store) judgeBy(files openLive, p lokt.Process, host string) process.Sta
 	boot := s.sys.Boot()
 	sameHost := host == s.host && (p.Boot == "" || p.Boot == boot || s.isLocal())
 	state := process.Unknown
-	another := p.Boot != "" && boot != "" && p.Boot != boot                             // after which others may have the same byte
-	if alive, known := s.self.alive(s, files, p.Liveness); known && alive && !another { // also of a process that sees no /proc, and so knows no boot
-		return process.Alive
-	} else if known && p.Boot != "" && p.Boot == boot {
-		state = process.Dead
+	if p.Boot == "" || boot == "" || p.Boot == boot { // of another boot's record somebody else may have the byte now
+		if alive, known := s.self.alive(s, files, p.Liveness); known && alive {
+			return process.Alive
+		} else if known && p.Boot != "" && p.Boot == boot { // who sees no /proc knows no boot
+			state = process.Dead
+		}
 	}
 	if state == process.Unknown {
 		state = s.sys.Check(p, sameHost)

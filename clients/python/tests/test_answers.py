@@ -112,7 +112,7 @@ ERRORS = [
 
 
 class TestAnswersOfOthers(unittest.TestCase):
-    # Promises S-241.
+    # Promise S-241.
 
     def answering(self, say: Callable[[str, str, Any], Said]) -> lokt.Client:
         server = Answering(say)
@@ -237,7 +237,7 @@ class TestAnswersOfOthers(unittest.TestCase):
             self.assertEqual(lokt.Jobs(client).submit(), "2")  # which is not sent twice
 
     def test_a_worker_goes_on_through_pages_of_a_proxy(self) -> None:
-        # Promises S-263.
+        # Promise S-263.
         pages = [said for said in SUCCESSES + ERRORS if said != told(404, {"detail": "not_found"})]  # which loktd says, too
         pages += [told(500, {"detail": "internal"}), told(200, {"denied": False, "lease": {}, "job": {}}), told(200, {"denied": True})]
         asked: list[Any] = []
@@ -271,7 +271,7 @@ class TestAnswersOfOthers(unittest.TestCase):
         self.assertGreaterEqual(len(asked), granted + 8)
 
     def test_a_result_that_somebody_in_between_refuses_fails_the_attempt_in_the_end(self) -> None:
-        # Promises S-255.
+        # Promise S-255.
         for ttl, bound in (8.0, 60), (30.0, 90):
             now, sent = [0.0], []
             lease = {"lease_id": "l", "job_id": "j", "attempt": 1, "token": 1, "lease_ttl_s": ttl}
@@ -313,7 +313,7 @@ class TestAnswersOfOthers(unittest.TestCase):
 
     @unittest.skipUnless(hasattr(time, "CLOCK_BOOTTIME"), "the system has no such clock")
     def test_a_lease_is_over_when_the_machine_has_slept_through_its_time(self) -> None:
-        # Promises S-242.
+        # Promise S-242.
         client = self.answering(lambda _, path, body: told(200, {"holder": own("db", body["lease_id"])}))
         lease = client.acquire("db", ttl=20)
         self.assertEqual(lease.state, "held")
@@ -322,7 +322,7 @@ class TestAnswersOfOthers(unittest.TestCase):
             self.assertEqual(lease.state, "lost")
 
     def test_an_answer_without_an_end_is_not_read_to_its_end(self) -> None:
-        # Promises S-240.
+        # Promise S-240.
         client = self.answering(lambda *_: (200, "application/json", b" " * (_http._LONGEST_ANSWER + 1)))
         client._transport.timeout = 30
         with self.assertRaisesRegex(lokt.IncompatibleError, "longer than 64 MiB"):

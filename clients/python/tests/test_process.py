@@ -25,7 +25,7 @@ class TestProcess(unittest.TestCase):
 
     @unittest.skipUnless(hasattr(os, "fork"), "the system has no fork")
     def test_a_forked_process_keeps_its_own_leases_and_ends_none_of_its_parents(self) -> None:
-        # Promises S-265.
+        # Promise S-265.
         script = f"""
 import lokt, os, time
 client = lokt.Client({self.server.url!r})
@@ -59,7 +59,7 @@ print("parent", lease.state, client.lock("parents").held)
         self.client._transport.request = fail  # type: ignore[method-assign]
 
     def test_what_interrupts_a_thread_leaves_nothing_held(self) -> None:
-        # Promises S-265.
+        # Promise S-265.
         for failure in (KeyboardInterrupt(), SystemExit(), lost := lokt.LostError("another lock")):
             for method in ("POST", "DELETE"):
                 with self.subTest(method, failure=failure):
@@ -70,7 +70,7 @@ print("parent", lease.state, client.lock("parents").held)
                     self.assertFalse(self.client.lock("db").held)
 
     def test_what_interrupts_a_thread_in_a_lock_of_the_clients_own_leaves_that_free(self) -> None:
-        # Promises S-265.
+        # Promise S-265.
         enter, cond = threading.Condition.__enter__, self.client._keeper._cond
 
         def interrupted(entered: threading.Condition) -> bool:

@@ -76,7 +76,7 @@ const errors: Said[] = [
   { status: 404, body: "<html>no such page</html>", media: "text/html" },
 ];
 
-// Promises S-241.
+// Promise S-241.
 test("what a proxy answers grants nothing and ends nothing", async () => {
   let now: Said;
   using at = await answering(() => now);
@@ -113,7 +113,7 @@ test("what was waited for is held when it comes", async () => {
   assert.deepEqual(asked, ["locks", "leases", "locks"]);
 });
 
-// Promises S-241.
+// Promise S-241.
 test("a lease outlives answers that are not loktd's", async () => {
   const answers = new Map([...successes.slice(0, 3), ...errors].map((said, i) => [`lock-${i}`, said]));
   let sick = true;
@@ -146,7 +146,7 @@ test("who finds a full queue is told at once", async () => {
   assert.deepEqual(asked, ["POST"]);
 });
 
-// Promises S-240.
+// Promise S-240.
 test("an answer without an end is not read to its end", async () => {
   let sent = 0;
   const endless = new ReadableStream<Uint8Array>({
@@ -157,7 +157,7 @@ test("an answer without an end is not read to its end", async () => {
   assert(sent < 100 << 20, `${sent} bytes were read`);
 });
 
-// Promises S-242.
+// Promise S-242.
 test("a lease is over when the machine has slept through its time, and not because somebody sets the clock", async () => {
   using at = await answering((method, _, body) => {
     if (method === "DELETE") return { status: 200, body: { released: [] } };
@@ -177,7 +177,7 @@ test("a lease is over when the machine has slept through its time, and not becau
   }
 });
 
-// Promises S-263.
+// Promise S-263.
 test("a worker goes on through pages of a proxy, and drains through them", async () => {
   const pages: Said[] = [
     ...[...successes, ...errors].filter(({ body }) => (body as { detail?: string }).detail !== "not_found"), // which loktd says, too
@@ -219,7 +219,7 @@ test("a worker goes on through pages of a proxy, and drains through them", async
   assert(asked.length >= granted + 8);
 });
 
-// Promises S-263.
+// Promise S-263.
 test("a worker that drains while it waits ends, whatever a proxy answers then", async () => {
   for (const said of successes) {
     let waiting = (): void => undefined;
@@ -237,7 +237,7 @@ test("a worker that drains while it waits ends, whatever a proxy answers then", 
   }
 });
 
-// Promises S-255.
+// Promise S-255.
 test("a result that somebody in between refuses fails the attempt in the end", async () => {
   const sent: string[] = [];
   let late = 0;

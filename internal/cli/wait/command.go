@@ -76,7 +76,8 @@ func until(a *app.App, b *app.Backend, names []string, one bool, timeout time.Du
 		ctx, end = context.WithTimeout(ctx, timeout)
 		defer end()
 	}
-	for taken, answered, gone := names, (time.Time{}), true; ; {
+	// taken and answered are of the last answer; silent is a server that has not answered since, though it had the time.
+	for taken, answered, silent := names, (time.Time{}), true; ; {
 		var free, busy []string
 		var seen []lokt.Snapshot
 		var away error
@@ -97,17 +98,17 @@ func until(a *app.App, b *app.Backend, names []string, one bool, timeout time.Du
 		case errors.As(context.Cause(ctx), &signal):
 			return app.Exit(signal.Code())
 		case ctx.Err() == nil && errors.Is(away, lokt.ErrUnavailable) && time.Since(answered) < lokt.QueueTTL:
-			gone = true
+			silent = true
 			app.Pause(ctx, time.Second)
 			continue
-		case away != nil && (ctx.Err() == nil || gone && errors.Is(away, lokt.ErrUnavailable)):
+		case away != nil && (ctx.Err() == nil || silent && errors.Is(away, lokt.ErrUnavailable)):
 			return away
 		case ctx.Err() != nil: // and what was read is nothing
 			return errors.Join(a.Answer(told{"blocked", taken}, "gave up after %s: not free: %s", app.Short(timeout), strings.Join(taken, " ")), app.Exit(app.ExitBlocked))
 		case len(busy) == 0 || one && len(free) > 0:
 			return a.Answer(told{"free", free}, "%s", strings.Join(free, "\n"))
 		}
-		taken, answered, gone = busy, time.Now(), false
+		taken, answered, silent = busy, time.Now(), false
 		change(ctx, b, seen)
 	}
 }
