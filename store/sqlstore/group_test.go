@@ -62,3 +62,27 @@ func TestWhoComesToWaitIsStoredWithWhatFollows(t *testing.T) {
 	}
 	t.Error("each was stored by itself")
 }
+
+func TestTheTimeOfAGrantBeginsAfterItWasAskedFor(t *testing.T) {
+	db := start(t, filepath.Join(t.TempDir(), "db"), Options{})
+	db.group.close() // this goroutine is in its place
+	queue := &request{name: "x", change: func(s lokt.Snapshot) lokt.Change {
+		s.Lock.Queue = []*lokt.Waiter{{Claim: lokt.Claim{Name: "x", LeaseID: "b", Wait: -1}, Since: s.Now, Until: s.Now.Add(time.Hour)}}
+		return lokt.Change{Lock: s.Lock}
+	}}
+	var asked, began time.Time
+	late := &request{name: "y", change: func(s lokt.Snapshot) lokt.Change {
+		began = s.Now
+		return lokt.Change{Lock: s.Lock}
+	}}
+	if err := db.commit([]*request{queue}, func() []*request {
+		time.Sleep(time.Millisecond) // the process is stopped while it waits for others
+		asked = db.clock.now()
+		return []*request{late}
+	}); err != nil || queue.err != nil || late.err != nil {
+		t.Fatal(err, queue.err, late.err)
+	}
+	if asked.IsZero() || began.Before(asked) {
+		t.Errorf("asked for at %v, and judged by %v", asked, began)
+	}
+}

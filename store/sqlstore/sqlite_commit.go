@@ -49,7 +49,9 @@ func (d *fileDB) commit(rs []*request, more func() []*request) (err error) {
 	}
 	b := d.newBatch()
 	if d.runAll(b, rs); more != nil && b.onlyQueued() { // as a rule who passes the lock on is about to come
-		d.runAll(b, more())
+		others := more()
+		b.now = d.clock.now() // this process may have stood still: nobody's time begins before they asked
+		d.runAll(b, others)
 	}
 	begin := time.Now()
 	if len(b.locks)+len(b.events)+len(b.turns)+len(b.writes) > 0 || b.flush {
