@@ -104,6 +104,12 @@ func TestReplicasOnPostgreSQLUnderFaults(t *testing.T) {
 		func() (string, error) {
 			return "PostgreSQL's clock is set back", clock.step(-time.Duration(s.dice.Int64N(int64(2 * time.Second))))
 		},
+		func() (string, error) {
+			by := 11*time.Second + time.Duration(s.dice.Int64N(int64(time.Hour)))
+			back := clock.step(-by)
+			s.pause(3 * time.Second)
+			return "PostgreSQL's clock is wrong for a while", errors.Join(back, clock.step(by))
+		},
 	}
 	for range 3 {
 		s.replicas = append(s.replicas, startReplica(t, []string{pg.Addr}, func(a []string) []string {

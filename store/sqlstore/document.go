@@ -110,6 +110,9 @@ func sortQueue(queue []*lokt.Waiter) {
 	})
 }
 
+// clockBack is by how much the clock of a store may be set back without notice: what it says may be too late by that much.
+const clockBack = time.Second
+
 // restart gives everybody who lives by time, and had not ended when something was stored last, a full time from now,
 // and reports whether that changed the lock. Nobody could renew anything while the store was out of use, and renewals
 // that were not flushed to the disk may be missing. A maximum hold still ends when it ends. The revision jumps beyond
@@ -118,8 +121,14 @@ func restart(l *lokt.Lock, now, last time.Time) bool {
 	if l.Free() {
 		return false
 	}
-	again := func(end *time.Time, full time.Time) {
-		if !end.IsZero() && !end.Before(last) {
+	again := func(end *time.Time, full, most time.Time) {
+		switch {
+		case end.IsZero(), end.Before(last.Add(-clockBack)):
+		case end.Before(last): // it may have been there, for not longer than that
+			*end = earlier(full, now.Add(clockBack))
+		case now.Before(last): // it is by a clock that was set back
+			*end = earlier(later(*end, full), most)
+		default:
 			*end = later(*end, full)
 		}
 	}
@@ -127,20 +136,20 @@ func restart(l *lokt.Lock, now, last time.Time) bool {
 	l.Holders = slices.Clone(l.Holders)
 	for i := range l.Holders {
 		h := &l.Holders[i]
-		again(&h.Pending, now.Add(lokt.OfferTTL))
-		full := now.Add(h.TTL)
+		offered, full := now.Add(lokt.OfferTTL), now.Add(h.TTL)
+		again(&h.Pending, offered, offered)
 		if end := h.HeldSince.Add(h.MaxHold); h.MaxHold > 0 && end.Before(full) {
 			full = end
 		}
 		if h.Yield != nil { // the grace of who was told to leave begins again, too
-			yield := *h.Yield
-			again(&yield.Deadline, now.Add(yield.Grace))
+			yield, grace := *h.Yield, now.Add(h.Yield.Grace)
+			again(&yield.Deadline, grace, grace)
 			if h.Yield = &yield; !yield.Deadline.IsZero() && yield.Deadline.Before(full) {
 				full = yield.Deadline
 			}
 		}
 		if h.TTL > 0 {
-			again(&h.ExpiresAt, full)
+			again(&h.ExpiresAt, full, now.Add(h.TTL))
 		}
 	}
 	l.Queue = slices.Clone(l.Queue)
@@ -149,13 +158,13 @@ func restart(l *lokt.Lock, now, last time.Time) bool {
 		if w.Until.After(last.Add(keeps)) { // was there
 			full = lokt.ReturnTimeout + keeps
 		}
-		if again(&moved.Until, now.Add(full)); !moved.Until.Equal(w.Until) {
+		if again(&moved.Until, now.Add(full), later(w.Until, now.Add(full))); !moved.Until.Equal(w.Until) {
 			l.Queue[i] = &moved
 		}
 	}
 	if l.Freeze != nil && l.Freeze.TTL > 0 {
-		moved := *l.Freeze
-		again(&moved.ExpiresAt, now.Add(moved.TTL))
+		moved, full := *l.Freeze, now.Add(l.Freeze.TTL)
+		again(&moved.ExpiresAt, full, full)
 		l.Freeze = &moved
 	}
 	return true
@@ -166,6 +175,13 @@ const revisionJump = 1 << 20
 
 func later(a, b time.Time) time.Time {
 	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
 		return a
 	}
 	return b

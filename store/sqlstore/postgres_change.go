@@ -263,7 +263,7 @@ func (l *pgChange) addTo(now time.Time, rows, gone *pgRows, came *pgTables) (err
 	var alone, events document
 	var since, until int64
 	if l.changed() {
-		l.is.changed = later(now, l.was.changed)
+		l.is.changed = l.was.judged(now)
 		alone, err = sealLock(&l.is.Lock)
 	}
 	if err == nil && len(l.told) > 0 {
@@ -310,15 +310,15 @@ func (t *pgLocks) publish() {
 	}
 }
 
-// arrive says that somebody uses the database. If nobody did for a while, everybody who lives by time gets a full time
-// from now.
+// arrive says that somebody uses the database. If nobody did for a while, or its clock was set back, everybody who lives by time gets
+// a full time from now.
 func (s *serverLocks) arrive(ctx context.Context, c *pgx.Conn) error {
 	t := s.with(c)
 	t.locked = true
 	sent := time.Now()
 	var b pgx.Batch
-	b.Queue("UPDATE state SET clock = greatest(clock, c.now) FROM (SELECT "+pgNow+" * 1000 AS now) c WHERE c.now - clock <= $1 RETURNING "+
-		stateColumns, int64(awayAfter)).QueryRow(func(row pgx.Row) error { return t.state.scan(row) })
+	b.Queue("UPDATE state SET clock = greatest(clock, c.now) FROM (SELECT "+pgNow+" * 1000 AS now) c WHERE c.now - clock BETWEEN $1 AND $2 RETURNING "+
+		stateColumns, -int64(clockBack), int64(awayAfter)).QueryRow(func(row pgx.Row) error { return t.state.scan(row) })
 	if err := exchange(ctx, c, &b, pgExchange); !errors.Is(err, pgx.ErrNoRows) {
 		if err == nil {
 			s.learn(sent, t.state, nil, false)
@@ -340,7 +340,7 @@ func (s *serverLocks) arrive(ctx context.Context, c *pgx.Conn) error {
 		}
 	}
 	b = pgx.Batch{}
-	b.Queue("UPDATE state SET clock = greatest(clock, $1)", t.state.now.UnixNano())
+	b.Queue("UPDATE state SET clock = $1", t.state.now.UnixNano()) // nobody else could since the row was locked
 	t.write(&b, true)
 	b.Queue("COMMIT")
 	if err := c.SendBatch(ctx, &b).Close(); err != nil {

@@ -22,7 +22,6 @@ type serverJobs struct {
 
 	busy chan struct{} // has an element while a turn is run
 	seen pgTurn        // the last one that the manager knows of
-	last time.Time     // the latest time that it has been told
 }
 
 // pgTurn names a turn. The number alone does not: an older state of the database may have been put in its place.
@@ -179,8 +178,7 @@ func (s *serverJobs) decide(ctx context.Context, now *pgLast, t *pgLocks, turn f
 		step.failed = cmp.Or(step.failed, err)
 		return snap, err
 	})
-	s.last = later(s.last, t.state.now.Truncate(time.Millisecond))
-	facts.Now, facts.Locks = s.last, taken
+	facts.Now, facts.Locks = t.state.now.Truncate(time.Millisecond), taken // all have the same time, also if it was set back
 	step.base, step.locks = now.pgTurn, t
 	if step.changes = turn(facts); step.failed != nil { // the manager reads everything anew
 		return step.failed
@@ -322,7 +320,6 @@ func (s *serverJobs) Load(ctx context.Context) (all jobs.Changes, err error) {
 	})); err != nil {
 		return jobs.Changes{}, err
 	}
-	s.last = later(s.last, all.Now)
-	all.Now, s.seen = s.last, now.pgTurn
+	s.seen = now.pgTurn
 	return all, nil
 }

@@ -44,7 +44,7 @@ const mostKnown = 20_000
 type pgLock struct {
 	lokt.Lock
 	row     string    // names this state of its row; empty if there is none, or if somebody else has changed it
-	changed time.Time // it is not judged by an earlier time
+	changed time.Time // see judged
 	damaged error
 }
 
@@ -53,7 +53,15 @@ type pgLock struct {
 const rowName = "l.name || ' ' || l.revision || '/' || l.xmin || '/' || l.sum"
 
 func (l *pgLock) snapshot(now time.Time) lokt.Snapshot {
-	return lokt.Snapshot{Lock: l.Lock, Now: later(now, l.changed)}
+	return lokt.Snapshot{Lock: l.Lock, Now: l.judged(now)}
+}
+
+// judged returns the time by which the lock is judged: not before that of its last change, unless the clock was set back since.
+func (l *pgLock) judged(now time.Time) time.Time {
+	if l.changed.Sub(now) > clockBack {
+		return now
+	}
+	return later(now, l.changed)
 }
 
 // pgKnown is what is known of a lock, and who waits for it here.
@@ -81,9 +89,12 @@ func (s *pgState) scan(from pgx.Row, more ...any) error {
 	return err
 }
 
-// away reports whether nobody has used the database for a while: nothing is judged by its time before everybody has a
-// full time again.
-func (s *pgState) away() bool { return s.now.Sub(s.last) > awayAfter }
+// away reports whether nobody has used the database for a while, or its clock was set back: nothing is judged by its time before
+// everybody has a full time again.
+func (s *pgState) away() bool {
+	since := s.now.Sub(s.last)
+	return since > awayAfter || since < -clockBack
+}
 
 func (s *pgState) raise(l *pgLock) {
 	l.Token, l.Revision = max(l.Token, s.tokens), max(l.Revision, s.revisions)
