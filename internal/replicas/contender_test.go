@@ -105,7 +105,7 @@ type believed struct {
 	token       uint64
 	asked       time.Duration // when it asked
 	got         time.Duration // when it was granted, as it saw it
-	valid       time.Duration // when it last found the lease good
+	valid       time.Duration // when it last found the lease good; it may have stood still before it could say that it got it
 }
 
 // detector judges what contenders say. It stands apart from all of lokt's code: it knows leases, tokens and times only.
@@ -141,7 +141,7 @@ func (d *detector) hear(who, line string) {
 	case len(w) == 3 && w[0] == "asked":
 		d.asked[who+w[1]] = at(2)
 	case len(w) == 5 && w[0] == "got":
-		b := &believed{who: who, name: w[1], lease: w[2], token: uint64(at(3)), asked: d.asked[who+w[1]], got: at(4), valid: at(4)}
+		b := &believed{who: who, name: w[1], lease: w[2], token: uint64(at(3)), asked: d.asked[who+w[1]], got: at(4)}
 		d.leases[b.lease] = b
 		d.all = append(d.all, b)
 	case len(w) == 3 && w[0] == "valid" && d.leases[w[1]] != nil:
@@ -217,7 +217,8 @@ func (d *detector) judge() []string {
 }
 
 func TestTheDetectorSeesTwoHolders(t *testing.T) {
-	good := []string{"asked a 10", "got a one 5 20", "valid one 30", "left one 40", "asked a 35", "got a two 6 45", "valid two 60", "left two 70"}
+	good := []string{"asked a 1", "asked a 2", "got a next 2 5", "got a late 1 7", "lost late", "late late", "left late 8", "left next 9",
+		"asked a 10", "got a one 5 20", "valid one 30", "left one 40", "asked a 35", "got a two 6 45", "valid two 60", "left two 70"}
 	bad := map[string][]string{
 		"both would be let in":                     {"asked a 50", "got a three 6 80"},
 		"two holders for":                          {"asked a 50", "got a three 7 60"},
