@@ -43,6 +43,7 @@ type piece struct {
 	Seconds  float64        `json:"seconds"`
 	Commit   string         `json:"commit"`
 	Failed   string         `json:"failed,omitzero"` // what it said
+	Cause    string         `json:"cause,omitzero"`  // as far as somebody found it out later
 	Injected map[string]int `json:"injected"`
 	Checked  map[string]int `json:"checked"`
 }
@@ -241,7 +242,7 @@ func (c *campaign) report() string {
 			}
 			if p.Failed != "" {
 				failed++
-				fmt.Fprintf(&failures, "- %s, %s, seed %d, commit %s: `%s`\n", g.name, p.Begun.Format(time.DateTime), p.Seed, p.Commit, p.Failed)
+				fmt.Fprintf(&failures, "- %s, %s, seed %d, commit %s: `%s` %s\n", g.name, p.Begun.Format(time.DateTime), p.Seed, p.Commit, p.Failed, p.Cause)
 			}
 		}
 		if pieces == 0 {
