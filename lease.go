@@ -205,6 +205,9 @@ func (l *Lease) renew(ctx context.Context) (life time.Duration, err error) {
 		if err != nil {
 			return 0, err
 		}
+		if h.Token != l.token { // the hold had ended, and a copy of its claim was granted since
+			return 0, &GoneError{Name: l.name, LeaseID: l.id, Holders: []Holder{h}}
+		}
 		if life = l.renewed(h, asked); h.Yield == nil || h.Yield.Heard || h.Yield.Deadline.Equal(y.Deadline) {
 			return life, nil
 		}

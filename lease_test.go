@@ -943,3 +943,65 @@ func TestALateCopyOfAReleaseDoesNotEndTheGrantThatCameInItsPlace(t *testing.T) {
 		release(t, l)
 	})
 }
+
+// copying is a service at which, after the first grant, the hold ends, another has the lock meanwhile, and then a copy of the claim comes.
+type copying struct {
+	lokt.Service
+	t      *testing.T
+	claims *[]lokt.Claim
+	slow   time.Duration
+}
+
+func (s copying) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error) {
+	h, err := s.Service.Acquire(ctx, c)
+	if *s.claims = append(*s.claims, c); len(*s.claims) == 1 {
+		s.another(c)
+		time.Sleep(s.slow)
+	}
+	return h, err
+}
+
+func (s copying) another(c lokt.Claim) {
+	theirs := lokt.Claim{Name: c.Name, LeaseID: "theirs", Owner: lokt.Owner{ID: "they"}, Strict: true}
+	_, ended := s.Release(s.t.Context(), lokt.Target{Name: c.Name, LeaseID: c.LeaseID, Owner: c.Owner})
+	_, granted := s.Service.Acquire(s.t.Context(), theirs)
+	_, left := s.Release(s.t.Context(), lokt.Target{Name: c.Name, LeaseID: theirs.LeaseID, Owner: theirs.Owner})
+	_, copied := s.Service.Acquire(s.t.Context(), c)
+	if err := errors.Join(ended, granted, left, copied); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// Promises S-1, S-282.
+func TestALeaseEndsWithItsGrantThoughACopyOfItsClaimIsGrantedLater(t *testing.T) {
+	regranted := func(t *testing.T, slow time.Duration) (lokt.Service, *lokt.Lease, lokt.Holder) {
+		s := newService()
+		k := newLocker(t, copying{s, t, new([]lokt.Claim), slow}, "a", lokt.Options{})
+		l := acquire(t, k, "x", lokt.Options{TTL: 10 * time.Second, ManualHeartbeat: true})
+		snap, err := s.Get(t.Context(), "x")
+		if err != nil || len(snap.Lock.Holders) != 1 {
+			t.Fatalf("the lock is %+v, %v", snap.Lock, err)
+		}
+		return s, l, snap.Lock.Holders[0]
+	}
+	t.Run("which the next renewal finds out", synctested(func(t *testing.T) {
+		s, l, _ := regranted(t, 0)
+		if err := l.Renew(t.Context()); !errors.Is(err, lokt.ErrLost) || l.State() != lokt.Lost {
+			t.Errorf("it was renewed: %v, and is %v", err, l.State())
+		}
+		release(t, l)
+		if snap, err := s.Get(t.Context(), "x"); err != nil || len(snap.Lock.Holders) != 0 {
+			t.Errorf("the lock is %+v, %v", snap.Lock, err)
+		}
+	}))
+	t.Run("before it is handed out", synctested(func(t *testing.T) {
+		_, l, h := regranted(t, 4*time.Second)
+		if h.Token != l.Token() || h.LeaseID != l.ID() {
+			t.Errorf("it has token %d, and on record is %d", l.Token(), h.Token)
+		}
+	}))
+}
+
+func synctested(test func(*testing.T)) func(*testing.T) {
+	return func(t *testing.T) { synctest.Test(t, test) }
+}

@@ -170,6 +170,21 @@ class TestAnswersOfOthers(unittest.TestCase):
         for lease in leases.values():
             lease.release()
 
+    # Promise S-282.
+    def test_a_lease_ends_with_its_grant_though_a_copy_of_its_claim_is_granted_later(self) -> None:
+        def say(method: str, path: str, body: Any) -> Said:
+            if method == "DELETE":
+                return told(200, {"released": []})
+            if "leases" not in body:
+                return told(200, {"holder": own("db", body["lease_id"], heartbeat_in_ms=20)})
+            (lease,) = body["leases"]
+            return told(200, {"leases": [{"holder": own("db", lease["lease_id"], token=9)}]})
+
+        lease = self.answering(say).acquire("db", ttl=20)
+        self.assertTrue(lease.lost.wait(15))
+        self.assertEqual(lease.state, "lost")
+        lease.release()
+
     def test_a_lock_that_was_waited_for_is_held_when_it_comes(self) -> None:
         asked = []
 

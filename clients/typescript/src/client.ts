@@ -3,7 +3,7 @@
 import { createHash, randomBytes } from "node:crypto";
 import { hostname, userInfo } from "node:os";
 
-import { AuthError, type Freeze, FullError, HeldError, type Holder, InvalidError, type Owner } from "./errors.js";
+import { AuthError, type Freeze, FullError, HeldError, type Holder, InvalidError, NotOwnerError, type Owner } from "./errors.js";
 import { Jobs } from "./jobs.js";
 import { Lease, lifeOf } from "./lease.js";
 import { clock, insist, Transport } from "./transport.js";
@@ -148,6 +148,9 @@ export class Lokt {
         return new Lease(name, leaseId, holder.token, asked, lifeOf(holder) ?? ttl, {
           renew: async (patience, signal) => {
             const hold = await this.#renew(name, leaseId, patience, signal, heard);
+            if (hold.token !== holder.token) {
+              throw new NotOwnerError(`the hold of ${JSON.stringify(name)} had ended, and a copy of its claim was granted since`);
+            }
             const wanted = hold.yield?.deadline;
             if (wanted === undefined || wanted === heard) return hold;
             heard = wanted; // it is not relied on beyond that from here on, which the server is told at once

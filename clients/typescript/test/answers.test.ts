@@ -136,6 +136,19 @@ test("a lease outlives answers that are not loktd's", async () => {
   await Promise.all(leases.map((lease) => lease.release()));
 });
 
+// Promise S-282.
+test("a lease ends with its grant, though a copy of its claim is granted later", async () => {
+  using at = await answering((method, _, body) => {
+    if (method === "DELETE") return { status: 200, body: { released: [] } };
+    if (body.leases === undefined) return { status: 200, body: { holder: own("db", body.lease_id, { heartbeat_in_ms: 20 }) } };
+    return { status: 200, body: { leases: [{ holder: own("db", body.leases[0].lease_id, { token: 9 }) }] } };
+  });
+  const lease = await at.client.lock("db", { ttlMs: 20_000 });
+  for (const end = Date.now() + 15_000; lease.state !== "lost" && Date.now() < end; ) await pause(10);
+  assert.equal(lease.state, "lost");
+  await lease.release();
+});
+
 test("who finds a full queue is told at once", async () => {
   const asked: string[] = [];
   using at = await answering((method) => {

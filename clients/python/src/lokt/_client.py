@@ -183,6 +183,8 @@ class Lease:
 
     def _renew(self, patience: float) -> tuple[float, float]:
         holder = self._client._renew(self.name, self.id, patience, self._heard)
+        if holder["token"] != self.token:
+            raise NotOwnerError(f"the hold of {self.name!r} had ended, and a copy of its claim was granted since")
         wanted = str((holder.get("yield") or {}).get("deadline") or "")
         if wanted and wanted != self._heard:
             # It is not relied on beyond that from here on, which the server is told at once.
