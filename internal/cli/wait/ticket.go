@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -48,6 +49,7 @@ type ticket struct {
 	file  string       // which is called as the ticket is
 	turn  *flock.Flock // which keeps others from going on with it; nil before it is kept
 	again bool         // what waits has gone on in a place, and nothing was said yet
+	own   []string     // locks that were granted to this process
 }
 
 // newTicket returns the ticket that lokt wait was given, or a new one; nil if there is no place for it.
@@ -126,6 +128,9 @@ func read(id string) (*ticket, error) {
 
 // claim makes the claim go on under the lease that the ticket has for its lock, or the ticket have the claim's.
 func (t *ticket) claim(c *lokt.Claim, far *httpapi.Client) {
+	if slices.Contains(t.own, c.Name) {
+		delete(t.Held, c.Name) // it was given back, and a copy of that may come yet
+	}
 	place := t.Places[c.Name]
 	t.again, c.LeaseID = place != "", cmp.Or(place, t.Held[c.Name], c.LeaseID)
 	if far != nil {

@@ -155,7 +155,7 @@ func (w *waiting) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error
 	switch t, ended := w.ticket, timedOut || err != nil && ctx.Err() != nil; {
 	case t == nil:
 	case err == nil:
-		t.Held[c.Name] = c.LeaseID
+		t.Held[c.Name], t.own = c.LeaseID, append(t.own, c.Name)
 		if delete(t.Places, c.Name); len(t.Places) == 0 {
 			t.drop()
 		}

@@ -209,3 +209,43 @@ func TestAWaitThatEndsWhileItAsksSaysWhatIsNotFree(t *testing.T) {
 		}
 	})
 }
+
+// tardy is a service whose first grant is over when it is told of. It keeps the lease IDs of claims and releases.
+type tardy struct {
+	lokt.Service
+	claimed, released []string
+}
+
+func (s *tardy) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error) {
+	h, err := s.Service.Acquire(ctx, c)
+	if s.claimed = append(s.claimed, c.LeaseID); len(s.claimed) == 1 {
+		time.Sleep(2 * c.TTL)
+	}
+	return h, err
+}
+
+func (s *tardy) Release(ctx context.Context, t lokt.Target) ([]lokt.Holder, error) {
+	s.released = append(s.released, t.LeaseID)
+	return s.Service.Release(ctx, t)
+}
+
+// Promise S-1.
+func TestAClaimWithATicketIsNotMadeAgainUnderALeaseThatWasReleased(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	synctest.Test(t, func(t *testing.T) {
+		s := &tardy{Service: lokt.NewManager(memstore.New())}
+		a := &app.App{Streams: app.Streams{Err: &bytes.Buffer{}, Getenv: func(name string) string { return map[string]string{TicketVar: anew}[name] }}, Words: []string{"guard", "x"}}
+		waits := (&Flags{Wait: true}).Service(a, &app.Backend{Service: s}, func(*lokt.BlockedError) string { return "it is held" })
+		k, err := lokt.NewLocker(waits, lokt.Owner{ID: "ann"}, lokt.LockerOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := k.Acquire(t.Context(), "x", lokt.Options{TTL: 10 * time.Second, Wait: time.Hour})
+		if err != nil || len(s.claimed) != 2 || len(s.released) != 1 || l.ID() == s.released[0] {
+			t.Errorf("claimed were %v, released %v, %v", s.claimed, s.released, err)
+		}
+		if err := l.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
