@@ -20,15 +20,17 @@ type request struct {
 	panicked  any       // by change, if it did: Update panics too
 	begun     bool      // what it changed may have been sent; guarded by slot.mu
 	withdrawn bool      // nobody waits for it any more; guarded by slot.mu
-	tries     []attempt // of which it is not known whether they were stored
+	try       *attempt  // of which it is not known whether it was stored: the same for all of its batch
 }
 
-// attempt is a transaction of which etcd has not said what became of it.
+// attempt is a transaction: what was decided on a state.
 type attempt struct {
+	decided
 	id    string // of the change, in the record if there was one to store
 	event string // the key with its events, or empty
-	base  string // ID of the change before it; empty if there was none
-	mod   int64  // revision that it was based on
+	on    *state
+	next  *state
+	ops   []clientv3.Op
 }
 
 // maxBatch is how many Updates of a name share one transaction at most: the events of so many fit beside any record.
@@ -163,7 +165,7 @@ func (s *Store) serve(sl *slot, batch []*request) {
 
 // finish answers the request.
 func (r *request) finish(err error) {
-	if err != nil && len(r.tries) > 0 {
+	if err != nil && r.try != nil {
 		err = fmt.Errorf("it is not known whether the change was stored: %w", err)
 	}
 	r.err = err
@@ -175,12 +177,27 @@ func (r *request) finish(err error) {
 func (s *Store) turn(sl *slot, batch []*request, fresh bool, until time.Time) (rest []*request, again bool, err error) {
 	ctx, cancel := context.WithDeadline(s.ctx, until)
 	defer cancel()
-	st, guess, err := s.base(ctx, sl, batch, fresh)
+	try := batch[0].try
+	st, guess, err := s.base(ctx, sl, try, fresh)
 	if err != nil {
 		return batch, fresh, err
 	}
-	if !guess {
-		batch = resolve(st, batch)
+	if try != nil {
+		switch {
+		case slices.Contains(st.changes, try.id):
+			s.settle(try.decided)
+			return nil, false, nil
+		case st.latest() == try.on.latest(): // it may still be on its way, and another decision must not be answered if it arrives
+			return s.send(ctx, sl, try)
+		}
+		for _, r := range batch {
+			if r.try = nil; len(st.changes) == keepChanges && !slices.Contains(st.changes, try.base()) {
+				r.finish(fmt.Errorf("%w: no answer from etcd, and the lock was changed too often since to tell", lokt.ErrUnavailable))
+			}
+		}
+		if batch[0].err != nil {
+			return nil, false, nil
+		}
 	}
 	d := s.decide(sl, st, batch)
 	switch {
@@ -197,64 +214,32 @@ func (s *Store) turn(sl *slot, batch []*request, fresh bool, until time.Time) (r
 
 // base returns the state to decide on: a guess, which saves one of two round trips, if nothing was heard of a change
 // since the last one, and otherwise one that is read.
-func (s *Store) base(ctx context.Context, sl *slot, batch []*request, fresh bool) (st *state, guess bool, err error) {
-	var events []string // keys of attempts of which nothing is known
-	for _, r := range batch {
-		for _, t := range r.tries {
-			fresh = true
-			if t.event != "" && !slices.Contains(events, t.event) && len(events) < maxEventKeys {
-				events = append(events, t.event)
-			}
-		}
-	}
+func (s *Store) base(ctx context.Context, sl *slot, try *attempt, fresh bool) (st *state, guess bool, err error) {
 	sl.mu.Lock()
 	st = sl.cached
 	sl.mu.Unlock()
-	if st != nil && !fresh {
+	if st != nil && !fresh && try == nil {
 		return st, true, nil
 	}
+	var events []string
+	if try != nil && try.event != "" {
+		events = []string{try.event}
+	}
 	st, there, err := s.read(ctx, sl, events...)
-	if err != nil {
-		return nil, false, err
+	if err == nil && len(events) > 0 && there[try.event] {
+		found := *st
+		found.changes = remember(st.changes, try.id)
+		st = &found
 	}
-	for _, r := range batch {
-		for _, t := range r.tries {
-			if there[t.event] {
-				found := *st
-				found.changes = remember(st.changes, t.id)
-				st = &found
-			}
-		}
-	}
-	return st, false, nil
+	return st, false, err
 }
 
-// maxEventKeys is how many keys are looked for beside a lock.
-const maxEventKeys = 32
-
-// resolve answers the requests that were carried out, or of which that cannot be found out, and returns the others.
-func resolve(st *state, batch []*request) []*request {
-	return slices.DeleteFunc(batch, func(r *request) bool {
-		for _, t := range r.tries {
-			if slices.Contains(st.changes, t.id) {
-				r.tries = nil
-				r.finish(nil)
-				return true
-			}
-		}
-		// If nothing was changed since, an attempt may still be on its way; the next one is based on the same revision,
-		// so that only one of them can be stored.
-		r.tries = slices.DeleteFunc(r.tries, func(t attempt) bool {
-			return t.mod != st.latest() && (len(st.changes) < keepChanges || slices.Contains(st.changes, t.base))
-		})
-		for _, t := range r.tries {
-			if t.mod != st.latest() {
-				r.finish(fmt.Errorf("%w: no answer from etcd, and the lock was changed too often since to tell", lokt.ErrUnavailable))
-				return true
-			}
-		}
-		return false
-	})
+// base is the ID of the change before the attempt; empty if there was none.
+func (t *attempt) base() string {
+	if len(t.on.changes) == 0 {
+		return ""
+	}
+	return t.on.changes[len(t.on.changes)-1]
 }
 
 // decided is what a batch of changes comes to.
@@ -306,7 +291,6 @@ func (s *Store) settle(d decided) {
 		s.observing.Unlock()
 	}
 	for _, r := range d.batch {
-		r.tries = nil
 		r.finish(nil)
 	}
 }
@@ -314,62 +298,62 @@ func (s *Store) settle(d decided) {
 // commit stores what was decided on the state, if it is still as it was. It returns what turn does.
 func (s *Store) commit(ctx context.Context, sl *slot, st *state, d decided) (rest []*request, again bool, err error) {
 	id := lokt.NewLeaseID()[:16] // different for every change
-	try := attempt{id: id, mod: st.latest()}
-	if len(st.changes) > 0 {
-		try.base = st.changes[len(st.changes)-1]
-	}
-	next := &state{lock: d.lock, at: d.now, changes: remember(st.changes, id), known: d.at}
-	var ops []clientv3.Op
+	try := &attempt{decided: d, id: id, on: st, next: &state{lock: d.lock, at: d.now, changes: remember(st.changes, id), known: d.at}}
 	if d.changed {
-		if ops, err = s.puts(next, st); err != nil {
+		if try.ops, err = s.puts(try.next, st); err != nil {
 			return d.batch, false, err
 		}
 	}
 	if len(d.events) > 0 {
 		try.event = s.eventKey(id)
 		left := maxRequestBytes
-		for _, op := range ops {
+		for _, op := range try.ops {
 			left -= len(op.KeyBytes()) + len(op.ValueBytes())
 		}
 		value, err := encodeEvents(sl.name, d.events, left)
 		if err != nil {
 			return d.batch, false, err
 		}
-		ops = append(ops, clientv3.OpPut(try.event, string(value)))
+		try.ops = append(try.ops, clientv3.OpPut(try.event, string(value)))
 	}
+	return s.send(ctx, sl, try)
+}
+
+// send has etcd store an attempt. One may be sent again: only the first to arrive finds the lock as it was.
+func (s *Store) send(ctx context.Context, sl *slot, try *attempt) (rest []*request, again bool, err error) {
 	unchanged := []clientv3.Cmp{
-		clientv3.Compare(clientv3.ModRevision(s.lockKey(sl.name)), "=", st.mod),
-		clientv3.Compare(clientv3.ModRevision(s.freeKey(sl.name)), "=", st.free),
+		clientv3.Compare(clientv3.ModRevision(s.lockKey(sl.name)), "=", try.on.mod),
+		clientv3.Compare(clientv3.ModRevision(s.freeKey(sl.name)), "=", try.on.free),
 	}
 	asked := s.rev.Load()
 	single, cancel := s.attempt(ctx, 0) // what becomes of it can be found out
 	defer cancel()
-	r, err := s.client.Txn(single).If(unchanged...).Then(ops...).Else(s.queries(sl.name)...).Commit()
+	r, err := s.client.Txn(single).If(unchanged...).Then(try.ops...).Else(s.queries(sl.name)...).Commit()
 	if err != nil {
-		if !refused(err) {
-			for _, q := range d.batch {
-				q.tries = append(q.tries, try)
+		for _, q := range try.batch {
+			if !refused(err) {
+				q.try = try
 			}
 		}
-		return d.batch, true, err
+		return try.batch, true, err
 	}
 	s.note(r.Header, asked)
 	if !r.Succeeded {
 		_, err := s.answer(sl, r.Header, r.Responses)
-		return d.batch, false, err
+		return try.batch, false, err
 	}
-	if d.changed {
-		if next.header = r.Header.Revision; next.lock.Free() {
-			next.free = next.header
+	if try.changed {
+		if try.next.header = r.Header.Revision; try.next.lock.Free() {
+			try.next.free = try.next.header
 		} else {
-			next.mod = next.header
+			try.next.mod = try.next.header
 		}
-		sl.learn(next)
+		sl.learn(try.next)
 	}
 	if try.event != "" {
 		s.stored()
 	}
-	s.settle(d)
+	s.settle(try.decided)
 	return nil, false, nil
 }
 
