@@ -224,10 +224,16 @@ func (m *Manager) turn(look bool) {
 	var out engine.Outcome
 	var decided time.Time // zero if the turn was not run
 	runtime.Gosched()     // those who are about to ask for something are in time for this turn
+	m.mu.Lock()
+	last := m.lastID
+	m.mu.Unlock()
 	err := m.store.Update(m.ctx, func(f jobs.Facts) jobs.Changes {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		now := m.instant(f.Now)
+		if f.Now.IsZero() { // otherwise the store has read its clock a while ago: no lease begins before it was asked for
+			last = m.lastID
+		}
 		if f.Others != nil {
 			m.engine.Follow(f.Others, now)
 		}
@@ -235,7 +241,7 @@ func (m *Manager) turn(look bool) {
 		if f.Locks != nil && m.locks != nil {
 			carryOut = func(o engine.LockOrder) engine.Op { return m.locks.within(f.Locks, o) }
 		}
-		out = m.engine.Turn(now, m.offered(), carryOut)
+		out = m.engine.Turn(now, m.offered(last), carryOut)
 		for _, c := range m.queue[:out.Taken] {
 			c.taken = true
 		}
@@ -281,8 +287,8 @@ func (m *Manager) stored(out *engine.Outcome, took time.Duration) {
 // turnCalls bounds how many requests are offered to a turn; how many it takes in is up to the engine.
 const turnCalls = 4096
 
-// offered returns the requests for this turn, the oldest first. Who has gone is answered.
-func (m *Manager) offered() []engine.Call {
+// offered returns the requests for this turn, up to the last one, the oldest first. Who has gone is answered.
+func (m *Manager) offered(last uint64) []engine.Call {
 	m.queue = slices.DeleteFunc(m.queue, func(c *call) bool {
 		err := c.ctx.Err()
 		if err != nil {
@@ -290,9 +296,11 @@ func (m *Manager) offered() []engine.Call {
 		}
 		return err != nil
 	})
-	calls := make([]engine.Call, min(len(m.queue), turnCalls))
-	for i := range calls {
-		calls[i] = engine.Call{ID: m.queue[i].id, Op: m.queue[i].op}
+	calls := make([]engine.Call, 0, min(len(m.queue), turnCalls))
+	for _, c := range m.queue[:cap(calls)] {
+		if c.id <= last {
+			calls = append(calls, engine.Call{ID: c.id, Op: c.op})
+		}
 	}
 	return calls
 }

@@ -22,6 +22,7 @@ type common struct {
 	base     *memstore.Jobs
 	log      []jobs.Changes
 	set      time.Duration // by how much the store's clock was set
+	stands   time.Duration // how long the next turn stands still after the clock was read
 	replicas []*replica
 }
 
@@ -93,8 +94,11 @@ func (r *replica) Update(ctx context.Context, turn func(jobs.Facts) jobs.Changes
 	c := r.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	now := time.Now().Add(c.set)
+	time.Sleep(c.stands)
+	c.stands = 0
 	return c.base.Update(ctx, func(f jobs.Facts) jobs.Changes {
-		changes := turn(jobs.Facts{Now: time.Now().Add(c.set), Others: c.others(r.seen), Locks: f.Locks})
+		changes := turn(jobs.Facts{Now: now, Others: c.others(r.seen), Locks: f.Locks})
 		if !changes.Empty() {
 			c.log = append(c.log, changes)
 			for _, o := range c.replicas {
@@ -108,6 +112,28 @@ func (r *replica) Update(ctx context.Context, turn func(jobs.Facts) jobs.Changes
 		}
 		r.seen = len(c.log)
 		return changes
+	})
+}
+
+// Promise S-284.
+func TestALeaseOfASharedStoreBeginsNoEarlierThanItWasAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &common{base: memstore.NewJobs()}
+		m := c.open(t)
+		submit(t, m)
+		c.mu.Lock()
+		c.stands = 5 * time.Second
+		c.mu.Unlock()
+		go func() { _, _ = m.Submit(t.Context(), []jobs.Spec{jobs.NewSpec()}) }()
+		time.Sleep(4 * time.Second)
+		asked := time.Now()
+		g, err := m.Request(t.Context(), jobs.Request{WorkerID: "w"})
+		if err != nil || g.Denied != nil {
+			t.Fatal(g, err)
+		}
+		if end := asked.Add(g.Lease.TTL).Truncate(time.Millisecond); g.Lease.ExpiresAt.Before(end) {
+			t.Errorf("it ends for others %v before its worker knows", end.Sub(g.Lease.ExpiresAt))
+		}
 	})
 }
 
