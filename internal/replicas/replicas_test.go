@@ -99,7 +99,7 @@ func TestReplicasOnPostgreSQLUnderFaults(t *testing.T) {
 			return "PostgreSQL's backends are ended", pg.Exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lokt'")
 		},
 		func() (string, error) {
-			return "PostgreSQL's clock is set forward", clock.step(11*time.Second + time.Duration(s.dice.Int64N(int64(time.Hour))))
+			return "PostgreSQL's clock is set forward", clock.step(13*time.Second + time.Duration(s.dice.Int64N(int64(time.Hour))))
 		},
 		func() (string, error) {
 			return "PostgreSQL's clock is set back", clock.step(-time.Duration(s.dice.Int64N(int64(2 * time.Second))))
