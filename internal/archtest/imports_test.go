@@ -132,7 +132,7 @@ func theirs() map[string][]string {
 		"github.com/charmbracelet/x":             {"internal/cli/top"},
 		"github.com/modelcontextprotocol/go-sdk": {"internal/cli/mcp"},
 		"mvdan.cc/sh/v3":                         {"internal/shell"},
-		"github.com/pelletier/go-toml":           {"internal/policy"},
+		"github.com/pelletier/go-toml":           {"internal/cli/agent", "internal/policy"},
 		"github.com/spf13/pflag":                 {"internal/cli/job", "internal/daemon"},
 		"github.com/coreos/go-systemd":           {"internal/daemon"},
 		"github.com/fsnotify/fsnotify":           {"store/filestore"},

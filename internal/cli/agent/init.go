@@ -147,7 +147,7 @@ func (s *setup) items() (items []item) {
 			c := exec.CommandContext(context.Background(), loktPath(), "prime", "--format", format)
 			c.Dir, c.Stderr = s.top, s.Err
 			ours, err := c.Output()
-			if err != nil || bytes.Contains(now, ours) {
+			if err != nil {
 				return now, err
 			}
 			text, err := section.Put(string(now), string(ours))
@@ -362,7 +362,7 @@ func (s *setup) putBack(c change) (bool, error) {
 		return false, nil
 	case err != nil:
 		return false, err
-	case !bytes.Equal(now, c.After):
+	case !bytes.Equal(now, c.After) || c.Mixed:
 		s.Tell("warning: %s was changed since: take out by hand what lokt put there", c.Path)
 		return false, nil
 	case !c.Missing:

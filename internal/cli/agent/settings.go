@@ -10,11 +10,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/pelletier/go-toml/v2"
 
 	"github.com/lokt-dev/lokt/internal/cli/app"
 )
@@ -29,6 +31,7 @@ type change struct {
 	Path    string `json:"path"` // from the top of the checkout, where links lead
 	Missing bool   `json:"missing,omitzero"`
 	MadeDir bool   `json:"made_dir,omitzero"`
+	Mixed   bool   `json:"mixed,omitzero"` // before has something of lokt's: an earlier run put it there, and others changed the file
 
 	Mode   fs.FileMode `json:"mode,omitzero"` // before
 	Before []byte      `json:"before"`        // in base64, as the next one
@@ -67,9 +70,11 @@ func readRecord(path string) (r record, err error) {
 // note takes note of a change that is about to be made. Of a file that was changed before, what it was at first counts.
 func (s *setup) note(one change) error {
 	r := &s.record
-	if i := slices.IndexFunc(r.Changes, func(c change) bool { return c.Path == one.Path }); i >= 0 && bytes.Equal(r.Changes[i].After, one.Before) {
+	i := slices.IndexFunc(r.Changes, func(c change) bool { return c.Path == one.Path })
+	if i >= 0 && bytes.Equal(r.Changes[i].After, one.Before) {
 		r.Changes[i].After = one.After
 	} else {
+		one.Mixed = i >= 0 && bytes.Contains(one.Before, []byte("lokt"))
 		r.Changes = slices.DeleteFunc(r.Changes, func(c change) bool { return c.Path == one.Path })
 		r.Changes = append(r.Changes, one)
 	}
@@ -81,17 +86,37 @@ func (s *setup) note(one change) error {
 	return write(s.recordPath(), text)
 }
 
+// byHand ends what is said of a file that is left as it is.
+const byHand = "add by hand what docs/agents.md says"
+
+// checkJSON says what is wrong with a text, and in which line, unless it is empty or JSON as edited takes it.
+func checkJSON(text []byte) error {
+	var bad *jsontext.SyntacticError
+	var v jsontext.Value
+	switch err := json.Unmarshal(text, &v); {
+	case len(bytes.TrimSpace(text)) == 0 || err == nil:
+		return nil
+	case errors.Is(err, jsontext.ErrDuplicateName):
+		return errors.New("this is JSON that has a name twice: " + byHand)
+	case errors.As(err, &bad) && bad.ByteOffset <= int64(len(text)):
+		return fmt.Errorf("line %d: this is no JSON without comments: %s", 1+bytes.Count(text[:bad.ByteOffset], []byte("\n")), byHand)
+	}
+	return errors.New("this is no JSON: " + byHand)
+}
+
 // edited returns an object of JSON in which to has changed what is at the end of the path, and the order of all else stays. What is
-// not there is nothing to it.
+// not there, or null, is nothing to it.
 func edited(object jsontext.Value, to func(jsontext.Value) (jsontext.Value, error), path ...string) (jsontext.Value, error) {
-	if len(path) == 0 {
+	if object = bytes.TrimSpace(object); string(object) == "null" {
+		object = nil
+	}
+	switch {
+	case len(path) == 0:
 		return to(object)
-	}
-	if len(bytes.TrimSpace(object)) == 0 {
+	case len(object) == 0:
 		object = jsontext.Value("{}")
-	}
-	if !object.IsValid() || object.Kind() != '{' {
-		return nil, errors.New("this is no object of JSON without comments: add by hand what docs/agents.md says")
+	case object.Kind() != '{':
+		return nil, errors.New("this is no object of JSON: " + byHand)
 	}
 	var out bytes.Buffer
 	d, e := jsontext.NewDecoder(bytes.NewReader(object)), jsontext.NewEncoder(&out)
@@ -107,7 +132,9 @@ func edited(object jsontext.Value, to func(jsontext.Value) (jsontext.Value, erro
 		}
 		if name.String() == path[0] && err == nil {
 			found = true
-			value, err = edited(value, to, path[1:]...)
+			if value, err = edited(value, to, path[1:]...); err != nil {
+				return nil, fmt.Errorf("%q: %w", path[0], err)
+			}
 		}
 		err = errors.Join(err, e.WriteToken(name), e.WriteValue(value))
 	}
@@ -121,15 +148,20 @@ const (
 	serverTOML = "[mcp_servers.lokt]\ncommand = \"lokt\"\nargs = [\"mcp\"]\n"
 )
 
+var namesLokt = regexp.MustCompile(`"lokt"\s*:`)
+
 // install returns one of the agent's files with the hooks and the MCP server in it that are to be there.
 func (h harness) install(file string, now []byte) ([]byte, error) {
 	if strings.HasSuffix(file, ".toml") {
-		if table, _, _ := strings.Cut(serverTOML, "\n"); bytes.Contains(now, []byte(table)) {
-			return now, nil
-		}
-		return append([]byte(strings.TrimLeft(strings.TrimRight(string(now), "\n")+"\n\n", "\n")), serverTOML...), nil
+		return withServer(now)
 	}
 	text, err := jsontext.Value(now), error(nil)
+	change := func(to func(jsontext.Value) (jsontext.Value, error), path ...string) error { // only then it has to be plain JSON
+		if err = checkJSON(text); err == nil {
+			text, err = edited(text, to, path...)
+		}
+		return err
+	}
 	keep := func(with string) func(jsontext.Value) (jsontext.Value, error) {
 		return func(have jsontext.Value) (jsontext.Value, error) {
 			if have != nil {
@@ -145,31 +177,28 @@ func (h harness) install(file string, now []byte) ([]byte, error) {
 		entry := map[string]any{"command": program + h.call(event)}
 		if h.name != "cursor" {
 			entry = map[string]any{"hooks": []any{map[string]any{"type": "command", "command": program + h.call(event)}}}
-		} else if text, err = edited(text, keep("1"), "version"); err != nil {
+		} else if change(keep("1"), "version") != nil {
 			return nil, err
 		}
 		if event == h.edit {
 			entry["matcher"] = h.matcher
 		}
-		text, err = edited(text, func(list jsontext.Value) (jsontext.Value, error) {
+		if change(func(list jsontext.Value) (jsontext.Value, error) {
 			var all []jsontext.Value
-			if err := json.Unmarshal([]byte(cmp.Or(string(list), "[]")), &all); err != nil {
-				return nil, fmt.Errorf("hooks of %s: %w", event, err)
+			if json.Unmarshal([]byte(cmp.Or(string(list), "[]")), &all) != nil {
+				return nil, errors.New("this is no list of JSON: " + byHand)
 			}
 			one, err := json.Marshal(entry, json.Deterministic(true))
 			if err != nil {
 				return nil, err
 			}
 			return json.Marshal(append(all, one))
-		}, "hooks", event)
-		if err != nil {
+		}, "hooks", event) != nil {
 			return nil, err
 		}
 	}
-	if file == h.servers && !bytes.Contains(now, []byte(`"lokt"`)) {
-		if text, err = edited(text, keep(serverJSON), "mcpServers", "lokt"); err != nil {
-			return nil, err
-		}
+	if file == h.servers && !namesLokt.Match(now) && change(keep(serverJSON), "mcpServers", "lokt") != nil {
+		return nil, err
 	}
 	if bytes.Equal(text, now) {
 		return now, nil
@@ -178,4 +207,27 @@ func (h harness) install(file string, now []byte) ([]byte, error) {
 		return nil, err
 	}
 	return append(text, '\n'), nil
+}
+
+// withServer is install for a file in TOML, whose text may name lokt's server in several ways.
+func withServer(now []byte) ([]byte, error) {
+	type servers struct {
+		All map[string]any `toml:"mcp_servers"`
+	}
+	var have, then servers
+	var bad *toml.DecodeError
+	switch err := toml.Unmarshal(now, &have); {
+	case errors.As(err, &bad):
+		line, _ := bad.Position()
+		return nil, fmt.Errorf("line %d: this is no TOML that can be read: %s", line, byHand)
+	case err != nil:
+		return nil, fmt.Errorf("%w: %s", err, byHand)
+	case have.All["lokt"] != nil:
+		return now, nil
+	}
+	text := append([]byte(strings.TrimLeft(strings.TrimRight(string(now), "\r\n")+"\n\n", "\n")), serverTOML...)
+	if toml.Unmarshal(text, &then) != nil { // such as behind mcp_servers = {}, to which no table can be added
+		return nil, errors.New("its mcp_servers is written such that lokt's cannot be put behind it: " + byHand)
+	}
+	return text, nil
 }
