@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -103,6 +105,87 @@ func TestAClientOfTheProtocolUsesEveryTool(t *testing.T) {
 	})
 	defer timer.Stop()
 	call(false, "wait", "reserved doc/a", map[string]any{"ticket": ticket[1]})
+}
+
+// Promise S-287.
+func TestASignalEndsTheServerThoughAToolWaits(t *testing.T) {
+	t.Parallel()
+	built, err := programs.Dir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	lokt := func(owner string, args ...string) *exec.Cmd {
+		c := exec.CommandContext(t.Context(), filepath.Join(built, "lokt"), args...)
+		c.Dir, c.Env = dir, append(os.Environ(), "LOKT_ROOT="+filepath.Join(dir, ".lokt"), "XDG_CACHE_HOME="+dir, "LOKT_SERVER=", "LOKT_AGENT_ID=", "LOKT_OWNER="+owner)
+		return c
+	}
+	if out, err := lokt("zoe", "reserve", "a").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	c := lokt("agent", "mcp")
+	in, err := c.StdinPipe()
+	if err := errors.Join(err, c.Start()); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`,
+		`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+		`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"reserve","arguments":{"patterns":["a"]}}}`,
+	} {
+		if _, err := io.WriteString(in, line+"\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		out, err := lokt("zoe", "reserve", "--json").Output()
+		if strings.Contains(string(out), `"waiters":1`) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the tool does not wait: %v, %s", err, out)
+		}
+	}
+	begun := time.Now()
+	if err := errors.Join(c.Process.Signal(syscall.SIGTERM), c.Wait()); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begun); took > 10*time.Second {
+		t.Errorf("it ended after %v", took)
+	}
+}
+
+// Promise S-287.
+func TestAToolSaysThatItHasNoAnswer(t *testing.T) {
+	t.Parallel()
+	built, err := programs.Dir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	c := exec.CommandContext(t.Context(), filepath.Join(built, "lokt"), "--server", "http://"+silent.Addr().String(), "mcp")
+	c.Dir, c.Env = t.TempDir(), append(os.Environ(), "LOKT_AGENT_ID=", "LOKT_OWNER=agent")
+	session, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(), &mcp.CommandTransport{Command: c}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close()
+	for want, call := range map[string]*mcp.CallToolParams{
+		"no answer within 19s": {Name: "reserve", Arguments: map[string]any{"patterns": []string{"a"}, "no_wait": true}},
+		"no such file":         {Name: "guards", Arguments: map[string]any{"command": "make", "directory": "gone"}},
+	} {
+		r, err := session.CallTool(t.Context(), call)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := r.Content[0].(*mcp.TextContent).Text; !r.IsError || !strings.Contains(text, want) {
+			t.Errorf("%s is answered %s, want %s", call.Name, text, want)
+		}
+	}
 }
 
 // Promise S-250.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/signal"
 	"path/filepath"
 	"strings"
@@ -41,8 +42,13 @@ func newMCP(a *app.App) *cobra.Command {
 			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
 			out := &output{Writer: a.Out}
-			in := &requests{in: bufio.NewReader(a.In), out: out}
-			err := server(a).Run(ctx, &mcp.IOTransport{Reader: io.NopCloser(in), Writer: out})
+			in, lines := io.Pipe()
+			go func() {
+				_, err := io.Copy(lines, &requests{in: bufio.NewReader(a.In), out: out})
+				_ = lines.CloseWithError(err) // never fails
+			}()
+			context.AfterFunc(ctx, func() { _ = lines.Close() }) // a signal is the end of the requests, which ends those that wait
+			err := server(a).Run(context.Background(), &mcp.IOTransport{Reader: in, Writer: out})
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -181,6 +187,9 @@ func (r *runner) guards(_ context.Context, in guardsInput) (string, error) {
 		here.Dir = func() (string, error) { return filepath.Abs(in.Directory) }
 	}
 	dir, err := here.Dir()
+	if err == nil {
+		_, err = os.Stat(dir) // of which nothing would be known
+	}
 	if err != nil {
 		return "", err
 	}

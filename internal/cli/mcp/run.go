@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"regexp"
@@ -43,7 +44,7 @@ func (r *runner) lokt(ctx context.Context, dir string, args ...string) (string, 
 	if runtime.GOOS != "windows" {
 		c.Cancel = func() error { return c.Process.Signal(os.Interrupt) } // which gives back what it was about to take
 	}
-	c.WaitDelay = time.Second
+	c.WaitDelay = time.Second / 2
 	err := c.Run()
 	text := strings.TrimSpace(out.String())
 	var note string // the last thing said of the wait: whose turn it is, and how to go on
@@ -63,6 +64,9 @@ func (r *runner) lokt(ctx context.Context, dir string, args ...string) (string, 
 	var ended *exec.ExitError
 	if err == nil || errors.As(err, &ended) && ended.ExitCode() == app.ExitBlocked {
 		return text, nil
+	}
+	if text == "" && ctx.Err() != nil {
+		text = fmt.Sprintf("there was no answer within %v: what was asked for may have been done all the same, so look with status", longest)
 	}
 	return "", errors.New(cmp.Or(text, err.Error()))
 }
