@@ -27,7 +27,7 @@ func commands(t *testing.T) []app.Command {
 func Main(args []string) {
 	os.Args = args[:1]
 	testing.Main(func(string, string) (bool, error) { return true, nil }, []testing.InternalTest{{Name: "sim", F: func(t *testing.T) {
-		os.Exit(app.Main(commands(t), args[1:]))
+		os.Exit(app.MainOf(commands(t)[0], args[1:]))
 	}}}, nil, nil)
 }
 
@@ -67,64 +67,110 @@ func newSim(a *app.App, t *testing.T) *cobra.Command {
 	return cmd
 }
 
+// report is what came of the courses, for programs.
+type report struct {
+	Courses   int            `json:"courses"`
+	Steps     int            `json:"steps"`
+	Simulated float64        `json:"simulated_sec"`
+	Elapsed   int64          `json:"elapsed_ms"`
+	Reached   map[string]int `json:"reached"`         // in how many courses
+	Never     []string       `json:"never,omitzero"`  // reached, and should have been
+	Trace     []string       `json:"trace,omitzero"`  // what happened, with --explain
+	Broken    *broken        `json:"broken,omitzero"` // promise
+}
+
+type broken struct {
+	Seed  uint64 `json:"seed"`
+	World string `json:"world"`
+	Kind  string `json:"kind"`
+	Text  string `json:"text"`
+	Again string `json:"again"` // command that plays it
+}
+
 // run plays the courses, and fails at the first in which a promise is broken.
 func (o *simOptions) run(a *app.App, t *testing.T) error {
-	begun, reached, steps, took := time.Now(), map[string]int{}, 0, time.Duration(0)
+	begun, took, sum := time.Now(), time.Duration(0), report{Reached: map[string]int{}}
+	say := func(format string, args ...any) {
+		if !a.JSON {
+			fmt.Fprintf(a.Out, format+"\n", args...)
+		}
+	}
+	answer := func(failed error) error {
+		sum.Simulated, sum.Elapsed = took.Seconds(), time.Since(begun).Milliseconds()
+		if !a.JSON {
+			return failed
+		}
+		err := a.Print(sum)
+		if err == nil && failed != nil {
+			err = app.Exit(app.ExitError)
+		}
+		return err
+	}
 	for i := range o.seeds {
 		one := o.Options
 		one.Seed += uint64(i)
 		r := Play(t, one)
 		for what := range r.Reached {
-			reached[what]++
+			sum.Reached[what]++
 		}
-		if steps, took = steps+r.Steps, took+r.Took; r.Violation != nil {
-			fmt.Fprintf(a.Out, "seed %d (%s) breaks a promise, after %d courses: %s\n", one.Seed, r.World, i+1, r.Violation.Kind)
+		sum.Courses, sum.Steps, took = i+1, sum.Steps+r.Steps, took+r.Took
+		if r.Violation != nil {
+			say("seed %d (%s) breaks a promise, after %d courses: %s", one.Seed, r.World, i+1, r.Violation.Kind)
 			r = Shrink(t, r, o.shrink)
 		}
 		for _, e := range r.Trace {
 			if o.explain {
-				fmt.Fprintln(a.Out, e)
+				say("%s", e)
+				sum.Trace = append(sum.Trace, e.String())
 			}
 		}
 		if r.Violation != nil {
-			return o.failed(a, r)
+			sum.Broken = &broken{r.Seed, r.World, r.Violation.Kind, r.Violation.Text, again(r)}
+			say("%s: %s", r.Violation.Kind, r.Violation.Text)
+			if err := o.draw(r); err != nil {
+				return err
+			}
+			return answer(fmt.Errorf("a promise is broken: see %s --explain", sum.Broken.Again))
 		}
 	}
-	fmt.Fprintf(a.Out, "%d courses, %d steps and %v of simulated time in %v: no promise was broken\n",
-		o.seeds, steps, took.Round(time.Second), time.Since(begun).Round(time.Millisecond))
+	say("%d courses, %d steps and %v of simulated time in %v: no promise was broken",
+		o.seeds, sum.Steps, took.Round(time.Second), time.Since(begun).Round(time.Millisecond))
 	if o.seeds < enough {
-		return nil
+		return answer(nil)
 	}
-	for _, what := range slices.Sorted(maps.Keys(reached)) {
-		fmt.Fprintf(a.Out, "%8d  %s\n", reached[what], what)
+	for _, what := range slices.Sorted(maps.Keys(sum.Reached)) {
+		say("%8d  %s", sum.Reached[what], what)
 	}
-	never := slices.DeleteFunc(mustReach(), func(what string) bool { return reached[what] > 0 })
+	never := slices.DeleteFunc(mustReach(), func(what string) bool { return sum.Reached[what] > 0 })
 	if o.World == "" && len(never) > 0 {
-		return fmt.Errorf("of what the courses should reach, %d was never seen: %s", len(never), strings.Join(never, "; "))
+		sum.Never = never
+		return answer(fmt.Errorf("of what the courses should reach, %d was never seen: %s", len(never), strings.Join(never, "; ")))
 	}
-	return nil
+	return answer(nil)
 }
 
 // enough is how many courses should reach everything.
 const enough = 2000
 
-// failed tells of a course in which a promise was broken.
-func (o *simOptions) failed(a *app.App, r *Result) error {
-	again := fmt.Sprintf("lokt sim --seed %d --world %s", r.Seed, r.World)
+// again returns the command that plays a course once more.
+func again(r *Result) string {
+	line := fmt.Sprintf("lokt sim --seed %d --world %s", r.Seed, r.World)
 	if r.Mask.Tame && len(r.Mask.Keep) == 0 {
 		r.Mask.Keep = []int{-1} // none
 	}
 	for i, list := range [][]int{r.Mask.Keep, r.Mask.Idle} {
 		if len(list) > 0 {
-			again += [...]string{" --keep ", " --idle "}[i] + strings.Trim(strings.ReplaceAll(fmt.Sprint(list), " ", ","), "[]")
+			line += [...]string{" --keep ", " --idle "}[i] + strings.Trim(strings.ReplaceAll(fmt.Sprint(list), " ", ","), "[]")
 		}
 	}
-	fmt.Fprintf(a.Out, "%s: %s\n", r.Violation.Kind, r.Violation.Text)
-	if o.picture != "" && r.history != nil {
-		var page bytes.Buffer
-		if err := cmp.Or(r.history.Draw(&page), os.WriteFile(o.picture, page.Bytes(), 0o644)); err != nil {
-			return err
-		}
+	return line
+}
+
+// draw draws the history of a course, if that was asked for.
+func (o *simOptions) draw(r *Result) error {
+	if o.picture == "" || r.history == nil {
+		return nil
 	}
-	return fmt.Errorf("a promise is broken: see %s --explain", again)
+	var page bytes.Buffer
+	return cmp.Or(r.history.Draw(&page), os.WriteFile(o.picture, page.Bytes(), 0o644))
 }
