@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -152,6 +153,52 @@ func TestASignalEndsTheServerThoughAToolWaits(t *testing.T) {
 	}
 	if took := time.Since(begun); took > 10*time.Second {
 		t.Errorf("it ended after %v", took)
+	}
+}
+
+// Promise S-287.
+func TestTheServerEndsThoughNobodyTakesItsAnswers(t *testing.T) {
+	t.Parallel()
+	built, err := programs.Dir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, signal := range []os.Signal{nil, syscall.SIGTERM} {
+		c := exec.CommandContext(t.Context(), filepath.Join(built, "lokt-mcp"))
+		c.Dir = t.TempDir()
+		in, noIn := c.StdinPipe()
+		out, to, noOut := os.Pipe()
+		c.Stdout = to
+		if err := errors.Join(noIn, noOut, c.Start(), to.Close()); err != nil {
+			t.Fatal(err)
+		}
+		defer out.Close()
+		for i := range 5000 { // whose answers are more than a pipe holds
+			if _, err := fmt.Fprintf(in, `{"jsonrpc":"2.0","id":%d,"method":"ping"}`+"\n", i); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := io.ReadFull(out, make([]byte, 1)); err != nil { // it has begun
+			t.Fatal(err)
+		}
+		if signal == nil {
+			err = in.Close()
+		} else {
+			err = c.Process.Signal(signal)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- c.Wait() }()
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("with signal %v: %v", signal, err)
+			}
+		case <-time.After(30 * time.Second):
+			t.Errorf("with signal %v it does not end", signal)
+		}
 	}
 }
 

@@ -42,17 +42,27 @@ func newMCP(a *app.App) *cobra.Command {
 			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
 			out := &output{Writer: a.Out}
+			ctx, over := context.WithCancel(ctx)
 			in, lines := io.Pipe()
 			go func() {
 				_, err := io.Copy(lines, &requests{in: bufio.NewReader(a.In), out: out})
 				_ = lines.CloseWithError(err) // never fails
+				over()
 			}()
 			context.AfterFunc(ctx, func() { _ = lines.Close() }) // a signal is the end of the requests, which ends those that wait
-			err := server(a).Run(context.Background(), &mcp.IOTransport{Reader: in, Writer: out})
-			if ctx.Err() != nil {
+			done := make(chan error, 1)
+			go func() { done <- server(a).Run(context.Background(), &mcp.IOTransport{Reader: in, Writer: out}) }()
+			select {
+			case err := <-done:
+				return err
+			case <-ctx.Done():
+			}
+			select {
+			case err := <-done:
+				return err
+			case <-time.After(leave):
 				return nil
 			}
-			return err
 		},
 	})
 }
@@ -178,6 +188,7 @@ const (
 	most     = 1_000            // bytes: fewer than 400 tokens
 	patience = 18 * time.Second // how long commands wait
 	longest  = 19 * time.Second // until one is ended
+	leave    = 2 * time.Second  // how long answers are tried when nobody asks any more: nobody may take them
 )
 
 // guards says which locks a line needs.
