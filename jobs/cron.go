@@ -85,7 +85,8 @@ func (c Cron) Last(tick, now time.Time) time.Time {
 	return tick.Add(time.Duration(n) * time.Second)
 }
 
-// Ticks are what the rules keep of a schedule, and of the jobs that it submits, its runs. What is submitted has none.
+// Ticks are what the rules keep of a schedule, and of the jobs that it submits, its runs. What is submitted may say only what it
+// is for, as a run does that is submitted again.
 type Ticks struct {
 	Schedule string    `json:"schedule_id,omitzero"` // of a run: the job whose Cron it was submitted by
 	Tick     time.Time `json:"tick,omitzero"`        // of a run: what it is for

@@ -253,14 +253,17 @@ const (
 	CodeAfter     = "after_failed"         // a job that it was to run after did not complete; the reason names it
 )
 
-// Clone returns the spec with nothing of it shared, and without Ticks: what is kept, and may be stored later, is nobody else's to
-// change.
+// Clone returns the spec with nothing of it shared, and of Ticks only what a run is for: what is kept, and may be stored later, is nobody
+// else's to change.
 func (s *Spec) Clone() Spec {
 	c := *s
 	c.Payload, c.Tags, c.Locks = slices.Clone(s.Payload), slices.Clone(s.Tags), slices.Clone(s.Locks)
 	if s.Extra != nil {
 		c.Extra = new(*s.Extra)
 		c.Extra.After, c.Extra.Limits, c.Extra.Ticks = slices.Clone(s.Extra.After), maps.Clone(s.Extra.Limits), nil
+		if t := s.Extra.Ticks; t != nil && s.Extra.Cron == "" && !t.Tick.IsZero() {
+			c.Extra.Ticks = &Ticks{Schedule: t.Schedule, Tick: t.Tick}
+		}
 	}
 	return c
 }

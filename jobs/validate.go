@@ -157,6 +157,9 @@ func (c *checker) spec(s *Spec, total int) {
 			c.limit("limits/"+name, s.Extra.Limits[name], slices.Contains(s.Locks, name))
 		}
 		c.cron(s.Extra, s.RunAt)
+		if t := s.Extra.Ticks; t != nil {
+			c.id(t.Schedule, false, "schedule_id", whole)
+		}
 	}
 }
 

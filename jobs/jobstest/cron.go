@@ -41,6 +41,7 @@ func (e *env) schedule(id string) jobs.Ticks {
 	return *v.Job.Extra.Ticks
 }
 
+// Promises S-231, S-290.
 func cronRuns(e *env) {
 	begin := time.Now()
 	id := e.submit(cron("@every 1s"), key("k"), payload(`{"a":1}`), notBefore(begin.Add(2*time.Second)))
@@ -59,6 +60,12 @@ func cronRuns(e *env) {
 			e.Errorf("%v follows %v", tick, last)
 		}
 		seen[g.Job.ID], last = true, tick
+		e.complete(g, jobs.Completed)
+		again := e.submit(func(s *jobs.Spec) { *s = g.Job.Again() }) // as the run of the same tick
+		g = e.grantOf(again, ask("w"))
+		if t := g.Job.Extras().Ticks; t == nil || t.Schedule != id || !t.Tick.Equal(tick) || !t.Next.IsZero() {
+			e.Errorf("submitted again, the run has %+v", t)
+		}
 		e.complete(g, jobs.Completed)
 	}
 	if e.submit(cron("@every 1s"), key("k"), payload(`{"a":1}`), notBefore(begin.Add(2*time.Second))) != id {
