@@ -110,6 +110,9 @@ func (c *Config) ask(ctx context.Context, path, token, otherwise, mediaType stri
 		r.Header.Set("Authorization", "Bearer "+token)
 	}
 	answer, err := (&http.Client{Transport: transport}).Do(r)
+	if errors.Is(err, http.ErrSchemeMismatch) {
+		err = errors.New("the daemon there speaks no TLS: leave --tls-cert out")
+	}
 	if err == nil && (answer.StatusCode != http.StatusOK || answer.Header.Get("Content-Type") != mediaType) {
 		defer answer.Body.Close()
 		return nil, refused(otherwise, answer)
@@ -126,14 +129,23 @@ func ownCertificateOnly(file string) (*tls.Config, error) {
 	}
 	own := x509.NewCertPool()
 	if !own.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s has no certificate", file)
+		return nil, fmt.Errorf("%s has no certificate in PEM: give the file that the daemon has as --tls-cert", file)
 	}
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
 		InsecureSkipVerify: true, // for the name; VerifyConnection looks at the certificate
 		VerifyConnection: func(state tls.ConnectionState) error {
-			_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: own})
-			return err
+			leaf := state.PeerCertificates[0]
+			_, err := leaf.Verify(x509.VerifyOptions{Roots: own})
+			var invalid x509.CertificateInvalidError
+			switch {
+			case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+				return fmt.Errorf("the daemon's certificate is valid from %s to %s: renew it; the daemon reads its files again by itself",
+					leaf.NotBefore.Format(time.RFC3339), leaf.NotAfter.Format(time.RFC3339))
+			case err != nil:
+				return fmt.Errorf("the daemon there has another certificate than %s: name its own with --tls-cert, or see in its log why it has not read this one (%w)", file, err)
+			}
+			return nil
 		},
 	}, nil
 }

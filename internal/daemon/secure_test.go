@@ -468,6 +468,24 @@ func TestACertificateThatHasExpiredIsNamed(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 	p := start(t, "--store", "memory:", "--tls-cert", cert, "--tls-key", key)
+	other, otherKey := newAuthority(t, "others").issue("server", 3)
+	good := start(t, "--store", "memory:", "--tls-cert", other, "--tls-key", otherKey)
+	plain := start(t, "--store", "memory:")
+	for _, command := range [][]string{{"health"}, {"backup", filepath.Join(t.TempDir(), "copy")}} {
+		for _, c := range []struct{ address, cert, key, says string }{
+			{p.address(), cert, key, "is valid from"},
+			{good.address(), cert, key, "has another certificate than " + cert},
+			{p.address(), server.file("server.key"), key, "has no certificate in PEM"},
+			{plain.address(), cert, key, "leave --tls-cert out"},
+		} {
+			code, _, stderr := run(t, nil, append(command, "--listen", c.address, "--tls-cert", c.cert, "--tls-key", c.key)...)
+			if code != 1 || !strings.Contains(stderr, c.says) {
+				t.Errorf("%s, which is to say that it %q: exit code %d: %s", command[0], c.says, code, stderr)
+			}
+		}
+	}
+	plain.stop()
+	good.stop()
 	p.stop()
 	if !strings.Contains(p.log.String(), "is valid from") {
 		t.Errorf("the log:\n%s", p.log)

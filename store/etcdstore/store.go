@@ -83,7 +83,7 @@ func Open(ctx context.Context, rawURL string, o Options) (*Store, error) {
 		BackoffWaitBetween: 20 * time.Millisecond, BackoffJitterFraction: 0.5, MaxUnaryRetries: 3,
 	})
 	if err != nil {
-		return nil, unavailable(ctx, err)
+		return nil, t.silence(ctx, err, unavailable(ctx, err))
 	}
 	s := &Store{
 		client: client, prefix: t.prefix, timeout: o.Timeout, observe: o.Observe, keep: o.KeepEvents, slots: map[string]*slot{}, renew: make(chan struct{}, 1),
@@ -97,7 +97,7 @@ func Open(ctx context.Context, rawURL string, o Options) (*Store, error) {
 		first, err = client.Get(ctx, s.prefix+dirLock, clientv3.WithKeysOnly(), clientv3.WithLimit(1))
 		return err
 	}); err != nil {
-		err = s.explain(ctx, err)
+		err = t.silence(ctx, err, s.explain(ctx, err))
 		s.cancel(errClosed)
 		_ = client.Close() // the connection is of no use
 		return nil, err

@@ -2,6 +2,7 @@ package etcdstore
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"time"
 )
 
 // target is what a URL says.
@@ -105,4 +107,27 @@ func files(ca, cert, key string) (*tls.Config, error) {
 		c.Certificates = []tls.Certificate{pair}
 	}
 	return c, nil
+}
+
+// silence explains an error by how far one gets with each endpoint, if none has answered: etcd's client says no more than that.
+func (t *target) silence(ctx context.Context, cause, err error) error {
+	if !transient(cause) || ctx.Err() != nil {
+		return err
+	}
+	for _, e := range t.endpoints {
+		_, address, _ := strings.Cut(e, "://")
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		c, failed := net.Conn(nil), error(nil)
+		if t.tls == nil {
+			c, failed = (&net.Dialer{}).DialContext(ctx, "tcp", address)
+		} else {
+			c, failed = (&tls.Dialer{Config: t.tls}).DialContext(ctx, "tcp", address)
+		}
+		if cancel(); failed == nil {
+			_ = c.Close()
+			failed = errors.New("connected, but it does not answer as an etcd does that has a leader")
+		}
+		err = fmt.Errorf("%w; %s: %w", err, address, failed)
+	}
+	return err
 }

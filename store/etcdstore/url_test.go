@@ -1,9 +1,14 @@
 package etcdstore
 
 import (
+	"errors"
+	"net"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/lokt-dev/lokt"
 )
 
 func TestURLsSayWhatTheyMean(t *testing.T) {
@@ -34,6 +39,25 @@ func TestURLsSayWhatTheyMean(t *testing.T) {
 			t.Errorf("%q is taken for %+v", text, got)
 		} else if strings.Contains(err.Error(), "secret:") || strings.Contains(err.Error(), "secret@") {
 			t.Errorf("%q: the error has the password in it: %v", text, err)
+		}
+	}
+}
+
+func TestAnEtcdThatDoesNotAnswerIsNamedByItsEndpoints(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	url := "etcd://user:secret@127.0.0.1:1," + silent.Addr().String()
+	_, err = Open(t.Context(), url, Options{Timeout: time.Second})
+	if err == nil || !errors.Is(err, lokt.ErrUnavailable) || strings.Contains(err.Error(), "secret") {
+		t.Fatal(err)
+	}
+	for _, says := range []string{"127.0.0.1:1: ", "refused", silent.Addr().String() + ": connected, but"} {
+		if !strings.Contains(err.Error(), says) {
+			t.Errorf("it does not say %q: %v", says, err)
 		}
 	}
 }
