@@ -278,6 +278,11 @@ func CheckFile(ctx context.Context, path string) (err error) {
 	if path, err = resolve(path); err != nil {
 		return unavailable(err)
 	}
+	defer func() {
+		if c := code(err) & 0xff; c == sqlite3.SQLITE_CANTOPEN || c == sqlite3.SQLITE_READONLY {
+			err = fmt.Errorf("%w: SQLite keeps its -wal and -shm beside it, also to read it: check a copy elsewhere if %s is read-only", err, filepath.Dir(path))
+		}
+	}()
 	var said []error
 	d := &fileDB{path: path, ctx: ctx, options: Options{Warn: func(err error) { said = append(said, err) }}}
 	mark, err := readMark(path)
