@@ -8,7 +8,7 @@
 //	guards/HH           256 files, never removed: a kernel lock on one of them excludes all who change the locks whose
 //	                    names hash to it; it also holds their fencing-token counter and a one-entry journal
 //	live/H              16 files: a holder or waiter keeps a kernel lock on one byte of one of them while it lives
-//	wake/ID             watched by a waiting process, removed to wake it; says when that has last asked again
+//	wake/ID             watched by a waiting process, removed to wake it
 //	damaged/            what was removed by force because it could not be read
 //	audit.log           what happened
 //

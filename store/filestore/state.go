@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"reflect"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -32,7 +31,6 @@ type state struct {
 	record     *lockfile.Record   // the lock file, decoded; nil if absent or damaged
 	freeze     *lockfile.Record   // the freeze file, decoded
 	holders    []*lockfile.Record // those of its holders, in their order
-	waiters    []*lockfile.Record // those of the queue, in its order; nil if it is damaged
 }
 
 // The files of a lock, in the order in which a change publishes them.
@@ -189,11 +187,10 @@ func (st *state) markDead(leaseID string) {
 	st.snap.Dead[leaseID] = true
 }
 
-// queueRead is a queue that was read from data, and the last that was read in the wake file of each waiter. It is not changed else.
+// queueRead is a queue that was read from data. It is not changed.
 type queueRead struct {
 	*lockfile.Queue
-	data  []byte
-	beats []atomic.Pointer[lockfile.Record]
+	data []byte
 }
 
 // decodeQueue reads the waiters. A queue that cannot be understood keeps nobody out: its waiters ask again.
@@ -211,14 +208,13 @@ func (st *state) decodeQueue(s *Store) error {
 		if err != nil {
 			return nil
 		}
-		q = &queueRead{read, data, make([]atomic.Pointer[lockfile.Record], len(read.Waiters))}
+		q = &queueRead{read, data}
 		s.queue.Store(q)
 	}
 	files := openLive{}
 	defer files.close()
-	st.waiters = q.Waiters
-	for i := range q.Waiters {
-		w := s.waiter(q, i, st.now)
+	for _, r := range q.Waiters {
+		w := r.Waiter(st.now)
 		if s.judgeBy(files, w.Owner.Process, w.Owner.Host) == process.Dead {
 			st.markDead(w.LeaseID)
 		}
@@ -299,9 +295,6 @@ func (s *Store) childAlive(p lokt.Process, sameHost bool) bool {
 
 // publish stores what a change made of the state: what it is about to do, then each file that differs, then the events.
 func (s *Store) publish(g *guard, st *state, c lokt.Change) error {
-	if s.beat(st, c.Lock.Queue) {
-		c.Lock.Queue = st.snap.Lock.Queue
-	}
 	next, err := st.encode(c.Lock)
 	if err != nil {
 		return err

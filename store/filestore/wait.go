@@ -1,25 +1,19 @@
 package filestore
 
 import (
-	"bytes"
 	"context"
 	"encoding/hex"
 	"errors"
 	"hash/fnv"
 	"os"
 	"path/filepath"
-	"reflect"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/lokt-dev/lokt"
-	"github.com/lokt-dev/lokt/internal/atomicfile"
 	"github.com/lokt-dev/lokt/internal/kernel"
-	"github.com/lokt-dev/lokt/internal/vfs"
-	"github.com/lokt-dev/lokt/lockfile"
 )
 
 // How often a waiter looks anyway: deaths cause no event, nor do programs that know nothing of wake files.
@@ -246,65 +240,4 @@ func (s *Store) wakePath(leaseID string) string {
 		leaseID = "h-" + hex.EncodeToString(h.Sum(nil))
 	}
 	return filepath.Join(s.root, dirWake, leaseID)
-}
-
-// beat notes in the wake file of a queued claim that it was asked for again: to write a long queue anew for each that is in it takes long. It
-// reports false if the queue is to be written all the same: something else of it is new, or the place would lapse by what it says.
-func (s *Store) beat(st *state, queue []*lokt.Waiter) bool {
-	was, now, at := st.snap.Lock.Queue, st.now, 0
-	for at < min(len(was), len(queue)) && queue[at] == was[at] {
-		at++
-	}
-	if len(queue) != len(was) || at == len(was) || !slices.Equal(queue[at+1:], was[at+1:]) {
-		return false
-	}
-	kept, before, w := st.waiters[at].Waiter(now), *was[at], queue[at]
-	if !w.Until.After(before.Until) || !beaten(&kept, now) || kept.Until.Sub(now.Wall) <= lokt.PresenceTTL {
-		return false
-	}
-	before.Until = w.Until
-	r := lockfile.FromWaiter(*w, now)
-	if !reflect.DeepEqual(r, lockfile.FromWaiter(before, now)) {
-		return false
-	}
-	r.HeldSince = st.waiters[at].ExpiresAt // which place it prolongs: not one that was written since
-	data, err := r.Encode(nil)
-	if err != nil {
-		return false
-	}
-	f, err := s.create(s.wakePath(w.LeaseID), os.O_WRONLY)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() || vfs.Links(fi) > 1 {
-		return false
-	}
-	_, err = f.WriteAt(data, 0)
-	return err == nil
-}
-
-// beaten reports whether it is so long since a claim was asked for that its wake file may say more.
-func beaten(w *lokt.Waiter, now lockfile.Now) bool {
-	return w.Until.Sub(now.Wall) <= w.Keeps(lokt.QueueTTL)+lokt.PresenceTTL-lokt.WaitRefresh+time.Second/2 // asking takes time
-}
-
-// waiter returns the i-th waiter of the queue, with what its wake file says.
-func (s *Store) waiter(q *queueRead, i int, now lockfile.Now) lokt.Waiter {
-	r := q.Waiters[i]
-	w := r.Waiter(now)
-	hear := func(b *lockfile.Record) { w.Until = b.ExpiresAt.Add(b.Shift(now)) }
-	if b := q.beats[i].Load(); b != nil {
-		hear(b)
-	}
-	if beaten(&w, now) {
-		data, _, err := atomicfile.ReadRegular(s.fs, s.wakePath(w.LeaseID), lockfile.MaxSize)
-		last, _, whole := bytes.Cut(data, []byte("\n")) // a longer one may have been there before
-		b, wrong := lockfile.Decode(r.Name, last)
-		if err == nil && whole && wrong == nil && b.LockID == r.LockID && b.HeldSince.Equal(r.ExpiresAt) {
-			q.beats[i].Store(b)
-			hear(b)
-		}
-	}
-	return w
 }
