@@ -298,9 +298,10 @@ func (m *Manager) offered(last uint64) []engine.Call {
 	})
 	calls := make([]engine.Call, 0, min(len(m.queue), turnCalls))
 	for _, c := range m.queue[:cap(calls)] {
-		if c.id <= last {
-			calls = append(calls, engine.Call{ID: c.id, Op: c.op})
+		if c.id > last {
+			break
 		}
+		calls = append(calls, engine.Call{ID: c.id, Op: c.op})
 	}
 	return calls
 }

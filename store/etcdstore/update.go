@@ -17,10 +17,10 @@ type request struct {
 	change    func(lokt.Snapshot) lokt.Change
 	done      chan struct{} // closed when err is the answer
 	err       error
-	panicked  any       // by change, if it did: Update panics too
-	begun     bool      // what it changed may have been sent; guarded by slot.mu
-	withdrawn bool      // nobody waits for it any more; guarded by slot.mu
-	try       *attempt  // of which it is not known whether it was stored: the same for all of its batch
+	panicked  any      // by change, if it did: Update panics too
+	begun     bool     // what it changed may have been sent; guarded by slot.mu
+	withdrawn bool     // nobody waits for it any more; guarded by slot.mu
+	try       *attempt // of which it is not known whether it was stored: the same for all of its batch
 }
 
 // attempt is a transaction: what was decided on a state.

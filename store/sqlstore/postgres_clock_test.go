@@ -90,7 +90,7 @@ func TestWhatEndedJustBeforeIsWaitedFor(t *testing.T) {
 	}
 }
 
-// Promise S-93: a replica that was started after the clock was set back has a job's deadline by the same clock as the others.
+// Promise S-284: a replica that was started after the clock was set back has a job's deadline by the same clock as the others.
 func TestAJobIsLeasedOnceThoughPostgreSQLsClockIsSetBack(t *testing.T) {
 	t.Parallel()
 	url, step := steppedURL(t)
