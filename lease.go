@@ -51,7 +51,8 @@ type Lease struct {
 	beating  bool
 	yielding bool
 	told     []string // IDs of messages
-	doubtful bool     // a release was not answered, and may arrive yet
+	left     bool     // what ends it was sent, of which a copy may arrive yet
+	doubtful bool     // it was not answered
 	retaken  bool     // another lease has taken over its ID: see Locker.Reclaim
 }
 
@@ -407,6 +408,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	l.mu.Lock()
 	h, end := l.holder, l.deadline
 	done := l.state == Released || l.retaken
+	l.left = l.left || !done
 	l.mu.Unlock()
 	if done {
 		return nil

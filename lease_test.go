@@ -944,6 +944,28 @@ func TestALateCopyOfAReleaseDoesNotEndTheGrantThatCameInItsPlace(t *testing.T) {
 	})
 }
 
+// Promise S-1.
+func TestALateCopyOfAReleaseDoesNotEndWhatIsReclaimedAfterIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		k := newLocker(t, copied{s, new(1), new([]lokt.Target)}, "a", lokt.Options{})
+		l := acquire(t, k, "x", lokt.Options{TTL: 10 * time.Second, ManualHeartbeat: true})
+		time.Sleep(20 * time.Second)
+		wantState(t, l, lokt.Lost)
+		if err := l.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		again, err := k.Reclaim(t.Context(), l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if snap, err := s.Get(t.Context(), "x"); err != nil || len(snap.Lock.Holders) != 1 || snap.Lock.Holders[0].Token != again.Token() {
+			t.Errorf("the lock is %+v, %v", snap.Lock, err)
+		}
+		release(t, again)
+	})
+}
+
 // copying is a service at which, after the first grant, the hold ends, another has the lock meanwhile, and then a copy of the claim comes.
 type copying struct {
 	lokt.Service

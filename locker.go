@@ -197,15 +197,15 @@ func (k *Locker) Acquire(ctx context.Context, name string, o Options) (*Lease, e
 	return k.acquire(ctx, k.claim(ctx, name, o), o)
 }
 
-// Reclaim takes a lock again, under the same lease ID unless the answer comes too late, whose lease l was lost because it was not renewed in time. It fails like Acquire if
-// anybody else has taken it since, and does not wait. The new lease has a new token, unless the old grant turns out to have lasted.
+// Reclaim takes a lock again whose lease l was lost because it was not renewed in time: under the same lease ID, unless that has been released, or the answer comes
+// too late. It fails like Acquire if anybody else has taken it since, and does not wait. The new lease has a new token, unless the old grant turns out to have lasted.
 // Releasing l does nothing from then on. A lease that is not lost is refused with ErrInvalid.
 func (k *Locker) Reclaim(ctx context.Context, l *Lease) (*Lease, error) {
 	l.renewing.Lock() // no release of l may end what is taken now
 	defer l.renewing.Unlock()
 	l.look()
 	l.mu.Lock()
-	state, retaken, doubtful := l.state, l.retaken, l.doubtful
+	state, retaken, left, doubtful := l.state, l.retaken, l.left, l.doubtful
 	l.mu.Unlock()
 	switch {
 	case doubtful:
@@ -214,13 +214,13 @@ func (k *Locker) Reclaim(ctx context.Context, l *Lease) (*Lease, error) {
 		return nil, invalid("lease on %q is %v, and only a lost one can be reclaimed, once", l.name, state)
 	}
 	c := k.claim(ctx, l.name, l.o)
-	c.LeaseID, c.Wait = l.id, 0
-	again, err := k.acquire(ctx, c, l.o)
-	if err == nil {
-		l.mu.Lock()
-		l.retaken = true
-		l.mu.Unlock()
+	if c.Wait = 0; !left {
+		c.LeaseID = l.id
 	}
+	again, err := k.acquire(ctx, c, l.o)
+	l.mu.Lock()
+	l.retaken, l.left = err == nil, true // what failed may have been taken back
+	l.mu.Unlock()
 	return again, err
 }
 
