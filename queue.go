@@ -415,7 +415,7 @@ func tell(s Snapshot, t Target, m Message) *decision {
 		h := &d.Lock.Holders[i]
 		own, named := t.Owner.Same(h.Owner), t.LeaseID != "" && (t.LeaseID == h.LeaseID || next == nil && t.LeaseID == PublicID(h.LeaseID))
 		switch {
-		case d.err != nil, next != nil && next.Owner.Same(h.Owner):
+		case d.err != nil, next != nil && (next.Owner.Same(h.Owner) || t.later(*h)):
 		case next != nil && (named || t.LeaseID == "" && (own || t.Force)):
 			d.pass(s, i, *next, m)
 			return d

@@ -652,7 +652,7 @@ func release(s Snapshot, t Target) *decision {
 		switch {
 		case t.LeaseID != "" && h.LeaseID != t.LeaseID, t.Stale && !stale:
 			return false
-		case t.LeaseID == "" && !everybodys && (h.Strict || !t.Owner.Same(h.Owner)):
+		case t.LeaseID == "" && !everybodys && (h.Strict || !t.Owner.Same(h.Owner)), t.later(h):
 			return false
 		}
 		if w, offered := h.missed(ReasonUnclaimed); offered && w.Ticket > 0 && how == EventRelease {
@@ -691,6 +691,9 @@ func release(s Snapshot, t Target) *decision {
 	return rest
 }
 
+// later reports whether the hold was granted after the target's request, which names none, was made.
+func (t Target) later(h Holder) bool { return t.LeaseID == "" && t.UpTo > 0 && h.Token > t.UpTo }
+
 // refusal explains why there was nothing for the target to end.
 func (t Target) refusal(l Lock) error {
 	live := l.Holders
@@ -699,7 +702,7 @@ func (t Target) refusal(l Lock) error {
 	}
 	own := slices.DeleteFunc(slices.Clone(live), func(h Holder) bool { return !t.Owner.Same(h.Owner) })
 	if len(own) > 0 {
-		return &NotOwnerError{Name: l.Name, Holders: own, Guard: true}
+		return &NotOwnerError{Name: l.Name, Holders: own, Guard: own[0].Strict}
 	}
 	return &NotOwnerError{Name: l.Name, Holders: slices.Clone(live)}
 }

@@ -62,4 +62,5 @@ type Target struct {
 	Owner   Owner  // of the request. Without a lease ID: end the owner's own holds, but no running guard
 	Force   bool   // whoever's they are, guards too
 	Stale   bool   // only holds that are expired or dead, whoever's they are
+	UpTo    uint64 // without a lease ID: only holds with a token up to this, if it is not 0. A copy of the request may come late
 }

@@ -377,6 +377,7 @@ type targetWire struct {
 	PID        int    `json:"pid"`
 	Force      bool   `json:"force"`
 	Stale      bool   `json:"stale"`
+	UpTo       uint64 `json:"up_to"`
 }
 
 // leaseWire is a target that is one lease.
@@ -387,7 +388,7 @@ type leaseWire struct {
 
 func toTarget(t lokt.Target) *targetWire {
 	o := t.Owner
-	return &targetWire{o.ID, o.Session, o.AnySession, o.Host, o.Process.PID, t.Force, t.Stale}
+	return &targetWire{o.ID, o.Session, o.AnySession, o.Host, o.Process.PID, t.Force, t.Stale, t.UpTo}
 }
 
 // target returns who ends what, and how.
@@ -399,7 +400,7 @@ func (c *call) target(q *targetWire) (t lokt.Target, err error) {
 	if owner != (lokt.Owner{}) {
 		owner, err = c.view().stored(owner)
 	}
-	return lokt.Target{Name: c.r.PathValue("name"), Force: q.Force, Stale: q.Stale, Owner: owner}, err
+	return lokt.Target{Name: c.r.PathValue("name"), Force: q.Force, Stale: q.Stale, UpTo: q.UpTo, Owner: owner}, err
 }
 
 // ownersTarget returns what a request without a lease ID wants to end, if its caller may.

@@ -71,6 +71,19 @@ var endTests = []serviceTest{
 		e.release(h)
 		e.noRelease("of a free lock, as stale", lokt.Target{Name: "x", Stale: true, Owner: root}, lokt.ErrNotFound)
 	}},
+	{"a request that names no lease ends nothing that was granted after it", func(e *env) { // Promise S-285.
+		h := e.grant(e.claim("x", "a"))
+		late := lokt.Target{Name: "x", Owner: h.Owner, UpTo: h.Token}
+		e.ends(late, "a")
+		h = e.grant(e.claim("x", "a"))
+		e.noRelease("of an owner's later hold", late, lokt.ErrNotOwner)
+		_, err := e.s.Tell(e.Context(), late, lokt.Message{Pass: &lokt.Claim{Owner: lokt.Owner{ID: "b"}, TTL: 1 << 40}})
+		e.failsWith("passing on a later hold", err, lokt.ErrNotOwner)
+		late.Force = true
+		e.noRelease("of a later hold by force", late, lokt.ErrHeld)
+		e.expect("x", "a", "")
+		e.release(h)
+	}},
 	{"a renewal may name the owner on record, and no other", func(e *env) {
 		h := e.grant(e.claim("x", "a"))
 		if again, err := e.s.Renew(e.Context(), lokt.Renewal{Name: "x", LeaseID: h.LeaseID, Owner: &h.Owner}); err != nil || again.Renewals != 1 {

@@ -128,7 +128,7 @@ func (u *unlocking) one(ctx context.Context) error {
 	case s.Lock.Free():
 		return u.failed(s, &lokt.GoneError{Name: u.name})
 	}
-	t := lokt.Target{Name: u.name, LeaseID: u.id, Owner: u.by, Force: u.force, Stale: u.breakStale}
+	t := lokt.Target{Name: u.name, LeaseID: u.id, Owner: u.by, Force: u.force, Stale: u.breakStale, UpTo: s.Lock.Token}
 	if u.id != "" && mine {
 		if t.LeaseID, err = u.own(s); err != nil {
 			return u.failed(s, err)
@@ -289,7 +289,7 @@ func (u *unlocking) many(ctx context.Context) error {
 				u.warn("%s is held by a running guard (pid %d), which ends it by itself: left alone", h.Name, pid(h.Claim))
 				continue
 			}
-			t := lokt.Target{Name: s.Lock.Name, LeaseID: h.LeaseID, Owner: u.by, Force: u.force || !mine, Stale: u.breakStale || h.Strict && !u.force}
+			t := lokt.Target{Name: s.Lock.Name, LeaseID: h.LeaseID, Owner: u.by, Force: u.force || !mine, Stale: u.breakStale || h.Strict && !u.force, UpTo: s.Lock.Token}
 			if u.b.Far != nil && mine && !t.Force && !t.Stale {
 				t.LeaseID = "" // what is shown of it proves nothing, so this ends all leases of the owner
 			}

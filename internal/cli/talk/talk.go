@@ -152,7 +152,7 @@ func newPass(a *app.App) *cobra.Command {
 				break
 			}
 		}
-		t := lokt.Target{Name: name, LeaseID: id, Owner: by, Force: force}
+		t := lokt.Target{Name: name, LeaseID: id, Owner: by, Force: force, UpTo: s.Lock.Token}
 		h, err := b.Tell(cmd.Context(), t, lokt.Message{Text: note, Pass: &lokt.Claim{Owner: to, TTL: ttl}})
 		switch {
 		case errors.Is(err, lokt.ErrHeld):
