@@ -129,10 +129,17 @@ func server(a *app.App) *mcp.Server {
 				return "", errors.New("give the patterns to reserve")
 			}
 			args := []string{"reserve", "--why=" + in.Why, "--ttl=" + cmp.Or(in.TTL, "0"), fmt.Sprintf("--shared=%v", in.Shared)}
+			whole, done := context.WithTimeout(context.WithoutCancel(ctx), longest) // what does not wait is over soon, and says what it did
+			defer done()
+			run := whole
 			if !in.NoWait {
-				args = append(args, "--wait", "--timeout", patience.String())
+				run, args = ctx, append(args, "--wait", "--timeout", patience.String())
 			}
-			return r.lokt(ctx, in.Directory, append(append(args, "--"), in.Patterns...)...)
+			text, err := r.lokt(run, in.Directory, append(append(args, "--"), in.Patterns...)...)
+			if err == nil && errors.Is(ctx.Err(), context.Canceled) && strings.HasPrefix(text, "reserved ") && !strings.HasPrefix(text, "reserved again ") {
+				return r.lokt(whole, in.Directory, append([]string{"reserve", "--release", "--"}, in.Patterns...)...) // nobody hears of it
+			}
+			return text, err
 		})
 	add(s, "release", "Give reservations back, or a lock.", act, func(ctx context.Context, in releaseInput) (string, error) {
 		if in.Lock != "" {

@@ -65,7 +65,7 @@ func (r *runner) lokt(ctx context.Context, dir string, args ...string) (string, 
 	if err == nil || errors.As(err, &ended) && ended.ExitCode() == app.ExitBlocked {
 		return text, nil
 	}
-	if text == "" && ctx.Err() != nil {
+	if text == "" && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		text = fmt.Sprintf("there was no answer within %v: what was asked for may have been done all the same, so look with status", longest)
 	}
 	return "", errors.New(cmp.Or(text, err.Error()))

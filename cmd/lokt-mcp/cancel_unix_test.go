@@ -1,0 +1,92 @@
+//go:build unix
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/lokt-dev/lokt/internal/testkit/programs"
+)
+
+// A lokt that is granted the paths in the moment in which the client gives up.
+const lateGrant = `#!/bin/sh
+trap '' INT
+case $2 in
+--release) touch released ;;
+*) touch begun; until [ -e go ]; do sleep 0.05; done; echo "reserved a until it is released" ;;
+esac
+`
+
+// Promise S-287.
+func TestWhatIsReservedForACancelledRequestIsGivenBack(t *testing.T) {
+	t.Parallel()
+	built, err := programs.Dir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	program, err := os.ReadFile(filepath.Join(built, "lokt-mcp"))
+	if err = errors.Join(err, os.WriteFile(filepath.Join(dir, "lokt-mcp"), program, 0o700), os.WriteFile(filepath.Join(dir, "lokt"), []byte(lateGrant), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	c := exec.CommandContext(t.Context(), filepath.Join(dir, "lokt-mcp"))
+	c.Dir = dir
+	in, noIn := c.StdinPipe()
+	out, noOut := c.StdoutPipe()
+	if err := errors.Join(noIn, noOut, c.Start()); err != nil {
+		t.Fatal(err)
+	}
+	answers := json.NewDecoder(out)
+	say := func(format string, args ...any) {
+		t.Helper()
+		if _, err := fmt.Fprintf(in, `{"jsonrpc":"2.0",`+format+"}\n", args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answered := func(id int) {
+		t.Helper()
+		say(`"id":%d,"method":"ping"`, id)
+		for {
+			var a struct{ ID int }
+			if err := answers.Decode(&a); err != nil {
+				t.Fatal(err)
+			}
+			if a.ID == id {
+				return
+			}
+		}
+	}
+	await := func(file string) {
+		t.Helper()
+		for end := time.Now().Add(15 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			if _, err := os.Stat(filepath.Join(dir, file)); err == nil {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("there is no %s", file)
+			}
+		}
+	}
+	say(`"id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`)
+	say(`"method":"notifications/initialized"`)
+	say(`"id":2,"method":"tools/call","params":{"name":"reserve","arguments":{"patterns":["a"],"no_wait":true}}`)
+	await("begun")
+	say(`"method":"notifications/cancelled","params":{"requestId":2}`)
+	answered(3) // so it has been read
+	if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	await("released")
+	go func() { _, _ = io.Copy(io.Discard, out) }()
+	if err := errors.Join(in.Close(), c.Wait()); err != nil {
+		t.Error(err)
+	}
+}
