@@ -105,6 +105,15 @@ func TestEnrolledAgentsDoNotEditWhatOthersHaveReserved(t *testing.T) {
 	if out := p.ask(t, read, reserved[0]); strings.Contains(out, "deny") {
 		t.Errorf("reading is answered %s", out)
 	}
+	for line, denied := range map[string]bool{
+		"cd src/auth && apply_patch": true, "cd ./src/x/../auth; apply_patch": true, "cd 'src/auth' && applypatch": true, `cd \"src/auth\"  &&  apply_patch`: true,
+		"cd src && cd auth && apply_patch": true, "cd other && apply_patch": false, "apply_patch": false,
+	} {
+		patch := edit{"codex", "PreToolUse", "Bash", `{"command":["bash","-lc","` + line + ` <<'E'\n*** Begin Patch\n*** Update File: PATH\n@@\n-a\n+b\n*** End Patch\nE\n"]}`}
+		if out := p.ask(t, patch, "login.go"); strings.Contains(out, `"deny"`) != denied {
+			t.Errorf("%s is answered %s", line, out)
+		}
+	}
 	// The session that the hook tells has what it reserved, wherever its commands run.
 	p.must(t, "sh", "-c", "LOKT_AGENT_ID=claude-s-1 lokt reserve own.go")
 	if out := p.ask(t, edits()[0], "own.go"); strings.Contains(out, "deny") {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -241,7 +242,10 @@ func (r *request) edited() (paths []string) {
 	if r.ToolName != "" && !strings.Contains(tools, " "+strings.ToLower(r.ToolName)+" ") {
 		return nil
 	}
-	line := r.text("command", "cmd", "input", "patch")
+	line, in := r.text("command", "cmd", "input", "patch"), ""
+	for _, cd := range toThere.FindAllStringSubmatch(toPatch.FindString(line), -1) {
+		in = app.Against(in, strings.Trim(cd[1], `"'`))
+	}
 	if _, member, err := r.command(); err == nil && member == "" {
 		for _, name := range []string{"file_path", "notebook_path", "path", "target_file", "target_notebook", "absolute_path", "filePath"} {
 			if p := r.text(name); p != "" {
@@ -255,12 +259,18 @@ func (r *request) edited() (paths []string) {
 	for l := range strings.Lines(line) {
 		for _, mark := range []string{"*** Add File: ", "*** Update File: ", "*** Delete File: ", "*** Move to: "} {
 			if p, found := strings.CutPrefix(strings.TrimSpace(l), mark); found {
-				paths = append(paths, p)
+				paths = append(paths, app.Against(in, p))
 			}
 		}
 	}
 	return paths
 }
+
+// toPatch is how a line of shell goes to the directory in which it applies a patch, in steps.
+var (
+	toPatch = regexp.MustCompile(`(?m)^\s*(?:` + toThere.String() + `)+apply_?patch\b`)
+	toThere = regexp.MustCompile(`cd\s+("[^"$]+"|'[^']+'|[^\s"'$;&|]+)\s*(?:&&|;)\s*`)
+)
 
 // edits refuses to change what somebody else has reserved. Each path counts for the repository in which its target is. It
 // returns nothing if there is nothing to refuse.
