@@ -156,6 +156,35 @@ func TestASignalEndsTheServerThoughAToolWaits(t *testing.T) {
 	}
 }
 
+func TestToolsInOtherDirectoriesFindTheLocksThatTheServerWasTold(t *testing.T) {
+	t.Parallel()
+	built, err := programs.Dir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	lokt := func(args ...string) *exec.Cmd {
+		c := exec.CommandContext(t.Context(), filepath.Join(built, "lokt"), append([]string{"--root", "locks"}, args...)...)
+		c.Dir, c.Env = dir, append(os.Environ(), "LOKT_SERVER=", "LOKT_AGENT_ID=", "LOKT_OWNER=zoe")
+		return c
+	}
+	if out, err := lokt("lock", "build").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	session, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(), &mcp.CommandTransport{Command: lokt("mcp")}, nil)
+	if err = errors.Join(err, os.Mkdir(filepath.Join(dir, "sub"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close()
+	r, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "status", Arguments: map[string]any{"lock": "build", "directory": "sub"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := r.Content[0].(*mcp.TextContent).Text; !strings.Contains(text, "zoe@") {
+		t.Errorf("it says %s", text)
+	}
+}
+
 // Promise S-287.
 func TestTheServerEndsThoughNobodyTakesItsAnswers(t *testing.T) {
 	t.Parallel()

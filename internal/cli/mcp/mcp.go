@@ -41,6 +41,13 @@ func newMCP(a *app.App) *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
+			if root := a.RootFlag; root != "" && root != app.MethodUser && root != app.MethodSystem { // the same for tools in other directories
+				dir, err := a.Dir()
+				if err != nil {
+					return err
+				}
+				a.RootFlag = app.Against(dir, root)
+			}
 			out := &output{Writer: a.Out}
 			ctx, over := context.WithCancel(ctx)
 			in, lines := io.Pipe()
