@@ -58,8 +58,8 @@ func readRecord(path string) (r record, err error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, nil
 	}
-	if err == nil {
-		err = json.Unmarshal(text, &r)
+	if err == nil && json.Unmarshal(text, &r) != nil {
+		err = errors.New("this record of what lokt init changed is damaged: remove it, and take out by hand what lokt put into files")
 	}
 	if err != nil {
 		return r, fmt.Errorf("%s: %w", path, err)
