@@ -49,7 +49,7 @@ func (c *call) eventQuery(q *eventsWire) (lokt.EventQuery, error) {
 	return e, c.may(ScopeRead, e.Name) // the caller may ask for those of other locks only
 }
 
-// readEvents returns the events that the caller may see, and the number of the last one that was read, seen or not.
+// readEvents returns the events that the caller may see, and the number of the one that was read last, or first with Latest, seen or not.
 func (c *call) readEvents(ctx context.Context, q lokt.EventQuery) (page lokt.EventPage, last uint64, err error) {
 	ctx, done := context.WithTimeout(ctx, c.s.Limits.Request)
 	defer done()
@@ -58,7 +58,9 @@ func (c *call) readEvents(ctx context.Context, q lokt.EventQuery) (page lokt.Eve
 	}
 	var seen []lokt.LoggedEvent
 	for _, e := range page.Events {
-		last = e.Seq
+		if last = e.Seq; q.Latest {
+			last = page.Events[0].Seq
+		}
 		if c.may(ScopeRead, e.Name) == nil {
 			seen = append(seen, c.view().event(e))
 		}
@@ -67,17 +69,59 @@ func (c *call) readEvents(ctx context.Context, q lokt.EventQuery) (page lokt.Eve
 	return page, last, nil
 }
 
-// audit answers with events. With after and wait_ms it waits for there to be one.
+// visible reads on past events that the caller may not see, which the query leaves out from then on.
+func (c *call) visible(ctx context.Context, q *lokt.EventQuery) (lokt.EventPage, error) {
+	for most := q.Limit; ; {
+		page, last, err := c.readEvents(ctx, *q)
+		if err == nil && len(page.Events) == 0 && page.More {
+			if q.Limit = lokt.MaxEvents; q.Latest {
+				q.Before = last
+			} else {
+				q.After = last
+			}
+			continue
+		}
+		if q.Limit = most; len(page.Events) > most {
+			from := 0
+			if q.Latest {
+				from = len(page.Events) - most
+			}
+			page.Events, page.More = page.Events[from:from+most], true
+		}
+		return page, err
+	}
+}
+
+// unseenPause is between two looks for an event that the caller may see while there are others all the time.
+const unseenPause = 100 * time.Millisecond
+
+// audit answers with events. With after and wait_ms it waits for there to be one that the caller may see.
 func (c *call) audit(q *eventsWire) (lokt.EventPage, error) {
 	e, err := c.eventQuery(q)
 	if err != nil {
 		return lokt.EventPage{}, err
 	}
-	page, _, err := c.readEvents(c.r.Context(), e)
-	if err == nil && q.Wait > 0 && q.After != nil && page.Newest <= e.After {
-		if err = c.waitFor(q.Wait, func(ctx context.Context) error { return c.s.Events.WaitEvents(ctx, e.After) }); err == nil {
-			page, _, err = c.readEvents(c.r.Context(), e)
-		}
+	page, err := c.visible(c.r.Context(), &e)
+	if err == nil && q.Wait > 0 && q.After != nil && len(page.Events) == 0 {
+		err = c.waitFor(q.Wait, func(ctx context.Context) error {
+			for {
+				err := c.s.Events.WaitEvents(ctx, max(e.After, page.Newest))
+				if err != nil {
+					return err
+				}
+				now, err := c.visible(ctx, &e)
+				if err != nil {
+					return err
+				}
+				if page = now; len(page.Events) > 0 {
+					return nil
+				}
+				select {
+				case <-time.After(unseenPause):
+				case <-ctx.Done():
+				}
+			}
+		})
 	}
 	return page, err
 }

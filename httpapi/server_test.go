@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -651,6 +652,66 @@ func TestStreamOfEventsCanBeReadByAnybody(t *testing.T) {
 		e.Name != "x" || e.ID != lokt.PublicID("secret") || !strings.HasSuffix(e.Time, "Z") {
 		t.Errorf("the stream says %q", text)
 	}
+}
+
+// Promise S-291.
+func TestACallerIsNotWokenByEventsThatItMayNotSee(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		manager := lokt.NewManager(store)
+		var answers atomic.Int64
+		client := inBubble(t, httpapi.Config{Locks: manager, Events: store, Observe: func(httpapi.Request) { answers.Add(1) }, Gate: users{
+			"": {name: "eve", scopes: []httpapi.Scope{httpapi.ScopeRead}, prefix: "eve-"},
+		}})
+		happens := func(name string) {
+			if _, err := manager.Acquire(t.Context(), lokt.Claim{Name: name, Owner: lokt.Owner{ID: "o"}, TTL: time.Hour}); err != nil {
+				t.Error(err)
+			}
+		}
+		for i := range lokt.MaxEvents + 1 {
+			happens(fmt.Sprint("others", i))
+		}
+		happens("eve-1")
+		happens("other")
+		happens("eve-2")
+		for _, c := range []struct {
+			q    lokt.EventQuery
+			want string
+		}{
+			{lokt.EventQuery{}, "[eve-1 eve-2] false"}, {lokt.EventQuery{Limit: 1}, "[eve-1] true"}, {lokt.EventQuery{Limit: 1, Latest: true}, "[eve-2] true"},
+			{lokt.EventQuery{Latest: true, Before: 1002}, "[] false"},
+		} {
+			page, err := client.ReadEvents(t.Context(), c.q)
+			names := []string{}
+			for _, e := range page.Events {
+				names = append(names, e.Name)
+			}
+			if got := fmt.Sprint(names, page.More); err != nil || got != c.want {
+				t.Errorf("%+v: %s, not %s: %v", c.q, got, c.want, err)
+			}
+		}
+		page, err := client.ReadEvents(t.Context(), lokt.EventQuery{Limit: 1, Latest: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		answers.Store(0)
+		woken := make(chan error)
+		go func() { woken <- client.WaitEvents(t.Context(), page.Newest) }()
+		for i := range 10 {
+			time.Sleep(time.Second)
+			happens(fmt.Sprint("more", i))
+		}
+		synctest.Wait()
+		if n := answers.Load(); n > 0 {
+			t.Errorf("it was answered %d times", n)
+		}
+		happens("eve-3")
+		asked := time.Now()
+		if err := <-woken; err != nil || time.Since(asked) > time.Second {
+			t.Errorf("after %v: %v", time.Since(asked), err)
+		}
+	})
 }
 
 func TestAuditIsReadInPagesAndAwaited(t *testing.T) {
