@@ -36,6 +36,7 @@ func ExampleNewLocker() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	defer locker.Close(context.Background()) // before the store
 
 	err = locker.Do(context.Background(), "deploy", lokt.Options{Wait: time.Minute}, func(ctx context.Context, token uint64) error {
 		fmt.Println("nobody else deploys now")

@@ -61,7 +61,7 @@ func (s *Store) Self() (lokt.Process, error) {
 }
 
 // Runner returns this process as an owner for lokt.NewLocker, which gives it a runner ID. What it acquires with Process
-// among the options is free the moment that the process dies, instead of after the time to live:
+// among the options is free the moment that the process dies, or the store is closed (after the Locker), instead of after the time to live:
 //
 //	owner, err := store.Runner()
 //	locker, err := lokt.NewLocker(lokt.NewManager(store), owner, lokt.LockerOptions{

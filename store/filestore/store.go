@@ -164,7 +164,8 @@ func (s *Store) Root() string { return s.root }
 func (s *Store) Host() string { return s.host }
 
 // Close ends the liveness of this process in the store and wakes those who wait in it. The store cannot be used after
-// it.
+// it. Lockers over it are to be closed first: what they hold with a Process is free at once, while their leases hear of it
+// only at the end of their time.
 func (s *Store) Close() error {
 	if s.closed.Swap(true) {
 		return nil
