@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net/http"
@@ -307,8 +308,13 @@ func (d *Dashboard) action(path string, do func(v *visit) (next string, err erro
 		if v == nil {
 			return
 		}
-		r.Body = http.MaxBytesReader(w, r.Body, 2<<20)
+		sent := r.Body
+		r.Body = http.MaxBytesReader(w, sent, 2<<20)
 		err := r.ParseForm()
+		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(30 * time.Second))
+			_, _ = io.CopyN(io.Discard, sent, 128<<20) // so that who is still sending hears the answer
+		}
 		if err != nil {
 			err = fmt.Errorf("%w: %w", lokt.ErrInvalid, err)
 		}
@@ -366,7 +372,7 @@ type problem struct {
 
 // fail answers with an error.
 func (d *Dashboard) fail(w http.ResponseWriter, v *visit, err error) {
-	status := http.StatusInternalServerError
+	status, tooLarge := http.StatusInternalServerError, (*http.MaxBytesError)(nil)
 	for _, known := range []struct {
 		err    error
 		status int
@@ -381,6 +387,9 @@ func (d *Dashboard) fail(w http.ResponseWriter, v *visit, err error) {
 			status = known.status
 			break
 		}
+	}
+	if errors.As(err, &tooLarge) {
+		status = http.StatusRequestEntityTooLarge
 	}
 	body := problem{status, err.Error()}
 	if status == http.StatusInternalServerError {

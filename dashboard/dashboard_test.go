@@ -1,6 +1,8 @@
 package dashboard_test
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -8,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -745,5 +748,42 @@ func TestClaimsThatGaveWayInACircleAreCounted(t *testing.T) {
 	stop()
 	if err := <-gave; !errors.Is(err, context.Canceled) {
 		t.Error(err)
+	}
+}
+
+func TestJobsAreFoundByNamesWithBlanksAtTheirEnds(t *testing.T) {
+	s := newSite(t, nil)
+	odd := spec(" a ", "{}")
+	odd.Tags, odd.Locks = []string{"tag "}, nil
+	id := s.submit(t, odd, spec("a", "{}"))[0]
+	for _, filter := range []url.Values{{"type": {" a "}}, {"tag": {"tag "}}} {
+		if body := s.get(t, "/jobs?"+filter.Encode()); !strings.Contains(body, id) {
+			t.Errorf("%v does not find it", filter)
+		}
+	}
+}
+
+func TestAFormThatIsMuchTooLargeIsAnswered(t *testing.T) {
+	s := newSite(t, nil)
+	address := strings.TrimPrefix(s.url, "http://")
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	const size = 64 << 20
+	if _, err := fmt.Fprintf(conn, "POST /locks/x/freeze HTTP/1.1\r\nHost: %s\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: %d\r\n\r\n", address, size); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write(bytes.Repeat([]byte("a"), size)); err != nil { // all of it, before anything is read
+		t.Fatal(err)
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusRequestEntityTooLarge {
+		t.Errorf("the answer is %s", answer.Status)
 	}
 }

@@ -37,7 +37,8 @@ func (v *visit) jobCounts() (*jobCounts, error) {
 // filter returns which jobs the request is about.
 func (v *visit) filter() (f rows.Filter, err error) {
 	q := func(name string) string { return strings.TrimSpace(v.r.FormValue(name)) }
-	f = rows.Filter{State: q("state"), Type: q("type"), Tag: q("tag"), Lock: q("lock"), Worker: q("worker"), Text: q("q")}
+	f = rows.Filter{State: q("state"), Text: q("q")}
+	f.Type, f.Tag, f.Lock, f.Worker = v.r.FormValue("type"), v.r.FormValue("tag"), v.r.FormValue("lock"), v.r.FormValue("worker") // whose blanks count
 	if f.State != "" && !slices.Contains(jobs.States(), jobs.State(f.State)) {
 		err = fmt.Errorf("%w: %q is no state of a job", lokt.ErrInvalid, f.State)
 	}

@@ -30,7 +30,7 @@ func (c *call) read(r rules) error {
 		c.in = in.Bytes()
 	}
 	if c.r.ContentLength > most || int64(len(c.in)) > most {
-		_, _ = io.CopyN(io.Discard, c.r.Body, 32*most) // so that who is still sending hears the answer
+		_, _ = io.CopyN(io.Discard, c.r.Body, 128*most) // so that who is still sending hears the answer
 		return errBodyTooLarge
 	}
 	c.bodyArrived()

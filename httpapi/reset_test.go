@@ -1,8 +1,10 @@
 package httpapi_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -171,5 +173,31 @@ func TestAListInWhichAJobHasNoKeyIsNotSentAgainWhenItMayBeQueued(t *testing.T) {
 	_, err = client.Jobs().Submit(t.Context(), []jobs.Spec{keyed, keyed})
 	if n := sent.Load(); n < 2 || !errors.Is(err, lokt.ErrUnavailable) || strings.Contains(err.Error(), "key") {
 		t.Errorf("sent %d times: %v", n, err)
+	}
+}
+
+// Who sends all before it reads, as Python's client does, hears that it was too much.
+func TestABodyThatIsMuchTooLargeIsAnswered(t *testing.T) {
+	server := httptest.NewServer(httpapi.NewHandler(httpapi.Config{Locks: lokt.NewManager(memstore.New())}))
+	defer server.Close()
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	const size = 64 << 20
+	if _, err := fmt.Fprintf(conn, "POST /v1/locks/x/leases HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", size); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write(make([]byte, size)); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusRequestEntityTooLarge {
+		t.Errorf("the answer is %s", answer.Status)
 	}
 }
