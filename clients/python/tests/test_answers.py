@@ -344,5 +344,31 @@ class TestAnswersOfOthers(unittest.TestCase):
             client.about()
 
 
+class Arguments(unittest.TestCase):
+    """What cannot be sent is refused before anything is, and said why."""
+
+    def test_half_a_surrogate_pair_is_no_character(self) -> None:
+        client = lokt.Client("http://127.0.0.1:1", owner="\ud800")
+        jobs = lokt.Jobs(client)
+        for ask in (
+            lambda: client.lock("a\ud800"),
+            lambda: client.acquire("a\ud800", wait=False),
+            lambda: client.locks("\ud800"),
+            lambda: client.unfreeze("a"),
+            lambda: jobs.get("\ud800"),
+        ):
+            with self.assertRaisesRegex(lokt.InvalidError, "half of a surrogate pair"):
+                ask()
+
+    def test_times_are_finite(self) -> None:
+        for timeout in (float("inf"), float("nan"), 0.0, -1.0):
+            with self.assertRaisesRegex(lokt.InvalidError, "timeout is"):
+                lokt.Client("http://127.0.0.1:1", timeout=timeout)
+        client = lokt.Client("http://127.0.0.1:1")
+        for ttl, most in ((float("inf"), 0.0), (float("nan"), 0.0), (30.0, float("inf"))):
+            with self.assertRaisesRegex(ValueError, "in seconds"):
+                client.acquire("a", ttl=ttl, max_hold=most)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Callable, Iterator, Mapping
-from urllib.parse import quote
 
 from ._errors import (
     AuthError,
@@ -26,7 +25,7 @@ from ._errors import (
     NotFoundError,
     NotOwnerError,
 )
-from ._http import Answer, Call, Json, Transport, clock
+from ._http import Answer, Call, Json, Transport, clock, segment
 from ._keeper import Beat, Keeper
 
 _POLL = 30.0  # seconds that one request waits for a lock at most
@@ -263,8 +262,8 @@ class Client:
         many holders may share it at most, ``shared`` any number of others that share. Raises HeldError (also when the wait
         is over), FrozenError, FullError, UnavailableError, InvalidError or AuthError; then nothing is held.
         """
-        if ttl < 1:
-            raise ValueError("ttl is in seconds, and at least 1")
+        if not 1 <= ttl < float("inf") or not max_hold < float("inf"):
+            raise ValueError("ttl and max_hold are in seconds, ttl at least 1, and neither is infinite")
         lease_id = secrets.token_hex(16)
         operation = secrets.token_hex(8)
         begun = clock()
@@ -389,7 +388,7 @@ class Client:
 
     def force_release(self, name: str, public_id: str | None = None) -> list[dict[str, Any]]:
         """Ends all holds of the lock, or the one with the public ID, whoever's they are. Needs the scope force."""
-        path = f"{_lock_path(name)}/leases" + (f"/{quote(public_id, safe='')}" if public_id else "")
+        path = f"{_lock_path(name)}/leases" + (f"/{segment(public_id)}" if public_id else "")
         _, answer = self._transport.request(
             "DELETE", path, query={**self.owner._query(), "force": True}
         )
@@ -500,7 +499,7 @@ def public_id(lease_id: str) -> str:
 def _lock_path(name: str) -> str:
     if name in ("", ".", ".."):  # which are no segments of a path
         raise InvalidError(f"{name!r} is no name for a lock")
-    return f"/v1/locks/{quote(name, safe='')}"
+    return f"/v1/locks/{segment(name)}"
 
 
 def _lease_path(name: str, lease_id: str) -> str:

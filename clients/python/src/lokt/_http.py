@@ -14,7 +14,7 @@ import time
 import weakref
 from collections import deque
 from typing import Any, Callable, Mapping, TypeVar
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from . import _errors as errors
 
@@ -112,6 +112,8 @@ class Transport:
         token = (token or "").strip()
         if not (token.isascii() and token.isprintable()):
             raise errors.InvalidError("the token has a character that a header may not have")
+        if not 0 < timeout < threading.TIMEOUT_MAX:
+            raise errors.InvalidError(f"timeout is {timeout}: give it in seconds, more than 0 and not infinite")
         self._token = token
         self._ca = ca
         self._tls: ssl.SSLContext | None = None
@@ -144,7 +146,8 @@ class Transport:
         function, which is called anew for each try. ``sent`` is called before each try.
         """
         if query:
-            path = f"{path}?{urlencode({k: _text(v) for k, v in query.items() if v is not None}, doseq=True)}"
+            given = {k: _text(v) for k, v in query.items() if v is not None}
+            path = f"{path}?{_encoded(given, lambda: urlencode(given, doseq=True))}"
         call = call or Call()
         end = clock() + (self.timeout if patience is None else patience)
         pause = 0.05
@@ -324,6 +327,18 @@ def _closed(connection: http.client.HTTPConnection) -> bool:
             return bool(s.select(0))
     except OSError:  # no descriptor is left to look with
         return False
+
+
+def segment(text: str) -> str:
+    """The text as a segment of a path."""
+    return _encoded(text, lambda: quote(text, safe=""))
+
+
+def _encoded(what: object, encode: Callable[[], str]) -> str:
+    try:
+        return encode()
+    except UnicodeEncodeError:
+        raise errors.InvalidError(f"{what!r} has half of a surrogate pair, which is no character") from None
 
 
 def _address(url: str) -> tuple[str, str, int]:

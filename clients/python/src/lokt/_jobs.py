@@ -12,7 +12,6 @@ import time
 import traceback
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator, Mapping, Sequence
-from urllib.parse import quote
 
 from ._client import Client
 from ._errors import (
@@ -23,7 +22,7 @@ from ._errors import (
     NotOwnerError,
     UnavailableError,
 )
-from ._http import Answer, Call, Json, clock
+from ._http import Answer, Call, Json, clock, segment
 from ._keeper import usable
 
 _API = "/api/system/scheduler"
@@ -88,7 +87,7 @@ class Jobs:
 
     def get(self, job_id: str) -> dict[str, Any]:
         """Looks at a job with its attempts."""
-        _, answer = self._request("GET", f"{_API}/jobs/{quote(job_id, safe='')}")
+        _, answer = self._request("GET", f"{_API}/jobs/{segment(job_id)}")
         answer.insist(answer["job_id"] == job_id)
         return dict(answer)
 
@@ -108,7 +107,7 @@ class Jobs:
     def cancel(self, job_id: str, reason: str = "") -> str:
         """Cancels a queued job, or asks the worker of a leased one to stop. Returns its state."""
         _, answer = self._request(
-            "POST", f"{_API}/jobs/{quote(job_id, safe='')}/cancel", {"reason": reason}
+            "POST", f"{_API}/jobs/{segment(job_id)}/cancel", {"reason": reason}
         )
         return str(answer["state"])
 
@@ -364,7 +363,7 @@ class Worker:
 
     def _confirm(self, job: Job) -> bool:
         """Extends the lease of a job whose request waited, so that it is known when it began."""
-        path = f"{_API}/leases/{quote(job.lease_id, safe='')}/heartbeat"
+        path = f"{_API}/leases/{segment(job.lease_id)}/heartbeat"
         asked = clock()
 
         def sent() -> None:
@@ -407,7 +406,7 @@ class Worker:
             self._free.release()
 
     def _complete(self, job: Job, done: dict[str, Json]) -> None:
-        path = f"{_API}/leases/{quote(job.lease_id, safe='')}/complete"
+        path = f"{_API}/leases/{segment(job.lease_id)}/complete"
         foreign = clock() + max(60.0, 3 * job._ttl)  # by then a proxy refuses the result for what is in it
         while clock() < job._deadline:
             try:
@@ -500,7 +499,7 @@ class Worker:
             news, job._news = job._news, {}
         if not news:
             return
-        path = f"{_API}/leases/{quote(job.lease_id, safe='')}/heartbeat"
+        path = f"{_API}/leases/{segment(job.lease_id)}/heartbeat"
         asked = clock()
         try:
             _, one = self._request(
