@@ -157,7 +157,7 @@ type exchange struct {
 	again func() (body any, wait time.Duration)
 
 	patience time.Duration // in place of the client's, if longer, once a server has seen the request
-	most     time.Duration // how long a request that no server has seen is tried; 0: the client's patience
+	most     time.Duration // how long a request that no server has seen is tried; 0: the client's patience, which is added once one has
 	attempt  time.Duration // in place of the client's, if shorter; 0 if not
 
 	seen     bool                  // set: a server may have seen the request
@@ -238,6 +238,9 @@ func (c *Client) do(ctx context.Context, x *exchange, into func(body io.Reader) 
 		switch {
 		case x.seen:
 			left = max(left, x.patience-time.Since(failing))
+			if x.most > 0 {
+				left = min(left, x.most+c.o.Patience-time.Since(begun))
+			}
 		case x.most > 0:
 			left = min(left, x.most-time.Since(begun))
 		}

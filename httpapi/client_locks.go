@@ -93,12 +93,12 @@ func (c *Client) acquire(
 		x.patience = lokt.QueueTTL
 	}
 	if claim.Wait > 0 { // who does not want to wait any more does not wait for a server either
-		x.patience, x.most = min(x.patience, claim.Wait), claim.Wait
+		x.patience, x.most, x.attempt = min(x.patience, claim.Wait), claim.Wait, max(claim.Wait, leastPoll)
 	}
 	poll := longPoll
 	if claim.TTL > 0 { // a grant of which the answer is lost without a word is asked for again while it lasts
-		x.attempt = max(claim.TTL/3, leastPoll)
-		poll = min(poll, x.attempt)
+		again := max(claim.TTL/3, leastPoll)
+		poll, x.attempt = min(poll, again), min(again, cmp.Or(x.attempt, again))
 	}
 	if len(claim.Within) > 0 { // finding out that it waits in a circle takes the server some time
 		poll = max(poll, circlePoll)
@@ -144,7 +144,7 @@ func (c *Client) takeBack(ctx context.Context, claim lokt.Claim, operation strin
 	defer cancel()
 	target := leaseWire{*toTarget(lokt.Target{Owner: claim.Owner}), claim.Ticket}
 	x := routeRelease.to(&target, claim.Name, lokt.PublicID(claim.LeaseID)).provedBy(claim.LeaseID)
-	x.header[headerCancels] = operation
+	x.header[headerCancels], x.attempt = operation, undoTimeout/2
 	_, err := routeRelease.send(ctx, c, x, (*releasedWire).check)
 	if errors.Is(err, lokt.ErrNotFound) || errors.Is(err, lokt.ErrNotOwner) { // it is gone already
 		return nil
