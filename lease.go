@@ -317,7 +317,8 @@ func (l *Lease) notice() (news []Event) {
 	return news
 }
 
-// life returns how long the hold lives from its last renewal; 0 if it does not expire.
+// life returns how long the hold lives from its last renewal; 0 if it does not expire. A store may have put off its end since, and nobody knows
+// from when on: it is never more than the time to live.
 func (h Holder) life() time.Duration {
 	end := h.ExpiresAt
 	if y := h.Yield; y != nil && !y.Deadline.IsZero() && (end.IsZero() || y.Deadline.Before(end)) {
@@ -326,7 +327,7 @@ func (h Holder) life() time.Duration {
 	if end.IsZero() {
 		return 0
 	}
-	return max(end.Sub(h.AcquiredAt), 1)
+	return max(min(end.Sub(h.AcquiredAt), cmp.Or(h.TTL, forever)), 1)
 }
 
 // doubt notes that a renewal failed.

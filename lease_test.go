@@ -966,6 +966,28 @@ func TestALateCopyOfAReleaseDoesNotEndWhatIsReclaimedAfterIt(t *testing.T) {
 	})
 }
 
+// putOff is a service whose store has put off the end of what it granted, as after a restart, before anybody was told.
+type putOff struct{ lokt.Service }
+
+func (s putOff) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error) {
+	h, err := s.Service.Acquire(ctx, c)
+	h.ExpiresAt = h.ExpiresAt.Add(time.Hour)
+	return h, err
+}
+
+// Promise S-12.
+func TestALeaseIsReliedOnForItsTTLAtMost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := acquire(t, newLocker(t, putOff{newService()}, "a", lokt.Options{}), "x", lokt.Options{TTL: 10 * time.Second, ManualHeartbeat: true})
+		if left := l.Remaining(); left > 10*time.Second {
+			t.Errorf("it is relied on for %v", left)
+		}
+		time.Sleep(10 * time.Second)
+		wantState(t, l, lokt.Lost)
+		release(t, l)
+	})
+}
+
 // copying is a service at which, after the first grant, the hold ends, another has the lock meanwhile, and then a copy of the claim comes.
 type copying struct {
 	lokt.Service

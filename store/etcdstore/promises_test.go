@@ -99,7 +99,7 @@ func TestALocksClockNeverRunsFasterThanTimeAndIsPutRightWithoutEndingAnything(t 
 	wall := start.Round(0).UTC()
 	st := &state{at: wall, known: start, mod: 1}
 	st.lock = lokt.Lock{Name: "x", Token: 7, Holders: []lokt.Holder{{
-		Claim: lokt.Claim{LeaseID: "a", MaxHold: time.Hour}, HeldSince: wall, Pending: wall.Add(time.Minute), ExpiresAt: wall.Add(time.Hour),
+		Claim: lokt.Claim{LeaseID: "a", MaxHold: time.Hour}, HeldSince: wall, AcquiredAt: wall, Pending: wall.Add(time.Minute), ExpiresAt: wall.Add(time.Hour),
 		Yield: &lokt.Yield{Deadline: wall.Add(time.Second)},
 	}}}
 	st.lock.Queue = []*lokt.Waiter{{Until: wall.Add(2 * time.Second), Since: wall}}
@@ -115,6 +115,7 @@ func TestALocksClockNeverRunsFasterThanTimeAndIsPutRightWithoutEndingAnything(t 
 		for what, left := range map[string]time.Duration{
 			"pending": h.Pending.Sub(v.Now) - time.Minute, "expiry": h.ExpiresAt.Sub(v.Now) - time.Hour, "grace": h.Yield.Deadline.Sub(v.Now) - time.Second,
 			"place": w.Until.Sub(v.Now) - 2*time.Second, "freeze": f.ExpiresAt.Sub(v.Now) - 3*time.Second, "age": h.HeldSince.Sub(v.Now),
+			"last renewal": h.AcquiredAt.Sub(v.Now),
 		} {
 			if left > 0 || left < -time.Since(start) {
 				t.Errorf("wall clock off by %v: %s changed by %v", off, what, left)

@@ -128,7 +128,7 @@ func (st *state) stale(s lokt.Snapshot) bool {
 // epoch is a number that tokens of a name have not reached unless there were a million grants per second.
 func epoch(wall time.Time) uint64 { return uint64(max(wall.Unix(), 0)) << 20 }
 
-// shift moves the lock's clock forward: what is still to come moves with it, and the beginning of holds whose age is
+// shift moves the lock's clock forward: what is still to come moves with it, and the last renewals of holds, and the beginning of those whose age is
 // bounded. What else is past stays where it is.
 func shift(l *lokt.Lock, by time.Duration) {
 	move := func(t *time.Time) {
@@ -139,6 +139,7 @@ func shift(l *lokt.Lock, by time.Duration) {
 	l.Holders, l.Queue = slices.Clone(l.Holders), slices.Clone(l.Queue)
 	for i := range l.Holders {
 		h := &l.Holders[i]
+		move(&h.AcquiredAt) // from which holders count
 		move(&h.ExpiresAt)
 		move(&h.Pending)
 		if h.MaxHold > 0 {

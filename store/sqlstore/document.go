@@ -148,8 +148,10 @@ func restart(l *lokt.Lock, now, last time.Time) bool {
 				full = yield.Deadline
 			}
 		}
-		if h.TTL > 0 {
-			again(&h.ExpiresAt, full, now.Add(h.TTL))
+		if was := h.ExpiresAt; h.TTL > 0 {
+			if again(&h.ExpiresAt, full, now.Add(h.TTL)); !h.ExpiresAt.Equal(was) {
+				h.AcquiredAt = now // from which holders count
+			}
 		}
 	}
 	l.Queue = slices.Clone(l.Queue)

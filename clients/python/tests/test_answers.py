@@ -170,6 +170,17 @@ class TestAnswersOfOthers(unittest.TestCase):
         for lease in leases.values():
             lease.release()
 
+    # Promise S-12.
+    def test_a_lease_is_relied_on_for_its_time_to_live_at_most(self) -> None:
+        def say(method: str, path: str, body: Any) -> Said:
+            if method == "DELETE":
+                return told(200, {"released": []})
+            return told(200, {"holder": own("db", body["lease_id"], expires_at="2026-11-28T13:00:20Z")})
+
+        lease = self.answering(say).acquire("db", ttl=20)
+        self.assertLess(lease.remaining(), 20)
+        lease.release()
+
     # Promise S-282.
     def test_a_lease_ends_with_its_grant_though_a_copy_of_its_claim_is_granted_later(self) -> None:
         def say(method: str, path: str, body: Any) -> Said:

@@ -27,7 +27,8 @@ export interface Life {
 export function lifeOf(hold: Life): number | undefined {
   if (hold.expires_at === undefined || hold.acquired_at === undefined) return hold.ttl_ms;
   const end = Math.min(Date.parse(hold.expires_at), Date.parse(hold.yield?.deadline ?? hold.expires_at));
-  return Math.max(end - Date.parse(hold.acquired_at), 1);
+  // Since the last renewal a server may have put off the end, and nobody knows from when on.
+  return Math.max(Math.min(end - Date.parse(hold.acquired_at), hold.ttl_ms || Infinity), 1);
 }
 
 function untilNext(life: number, every: number | undefined): number {

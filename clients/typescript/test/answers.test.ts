@@ -136,6 +136,17 @@ test("a lease outlives answers that are not loktd's", async () => {
   await Promise.all(leases.map((lease) => lease.release()));
 });
 
+// Promise S-12.
+test("a lease is relied on for its time to live at most", async () => {
+  using at = await answering((method, _, body) => {
+    if (method === "DELETE") return { status: 200, body: { released: [] } };
+    return { status: 200, body: { holder: own("db", body.lease_id, { expires_at: "2026-11-28T13:00:20Z" }) } };
+  });
+  const lease = await at.client.lock("db", { ttlMs: 20_000 });
+  assert(lease.remaining() < 20_000);
+  await lease.release();
+});
+
 // Promise S-282.
 test("a lease ends with its grant, though a copy of its claim is granted later", async () => {
   using at = await answering((method, _, body) => {

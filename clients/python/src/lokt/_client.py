@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import getpass
 import hashlib
+import math
 import os
 import secrets
 import socket
@@ -526,13 +527,15 @@ def _next(holder: Mapping[str, Any]) -> float:
 
 def _life(holder: Mapping[str, Any]) -> float:
     """For how long the hold lasts from its last renewal: its TTL, or less if it must end before."""
+    ttl = float(holder.get("ttl_ms", 0)) / 1000
     if "expires_at" not in holder:
-        return float(holder.get("ttl_ms", 0)) / 1000
+        return ttl
     end = _moment(holder["expires_at"])
     wanted = (holder.get("yield") or {}).get("deadline")
     if wanted:
         end = min(end, _moment(wanted))
-    return max(end - _moment(holder["acquired_at"]), 0.001)
+    # Since the last renewal a server may have put off the end, and nobody knows from when on.
+    return max(min(end - _moment(holder["acquired_at"]), ttl or math.inf), 0.001)
 
 
 def _moment(text: str) -> float:
