@@ -134,6 +134,22 @@ test("a lock that was lost fails the job at its end", async (t) => {
   assert.match(post.out, /was lost before the job ended/);
 });
 
+// Promise S-282.
+test("a lock that was lost fails the job, though a copy of its claim was granted since", async (t) => {
+  const server = await loktd();
+  t.after(() => server.stop());
+  const a = job("12", { server: server.url, name: "deploy", ttl: "12", timeout: "0" });
+  assert.equal(step(a, "main.mjs").code, 0);
+  const leases = `${server.url}/v1/locks/deploy/leases`;
+  await fetch(`${leases}?owner=root&force=true`, { method: "DELETE" });
+  const claim = { lease_id: /^id=(.*)$/m.exec(readFileSync(a.state, "utf8"))[1], owner: { id: "github" }, strict: true, ttl_ms: 12_000 };
+  const copy = await fetch(leases, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(claim) });
+  assert.equal(copy.status, 200);
+  const post = step(a, "post.mjs");
+  assert.equal(post.code, 1);
+  assert.match(post.out, /was lost before the job ended/);
+});
+
 /** Passes requests on to a server, but those to renew that `sick` has something else for: [body, status], or undefined for silence. */
 async function proxy(t, url, sick) {
   const s = createHTTP(async (request, answer) => {

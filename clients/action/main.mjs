@@ -44,6 +44,7 @@ try {
     if (status !== 202) {
       console.log(`Holding lock ${name}, fencing token ${got.holder.token}`);
       output("token", got.holder.token);
+      save("fence", got.holder.token);
       output("lease-id", publicId(id));
       break;
     }
