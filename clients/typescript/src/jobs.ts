@@ -6,7 +6,7 @@ import { hostname } from "node:os";
 import { AuthError, InvalidError, LoktError, NotFoundError, NotOwnerError, UnavailableError, undecided } from "./errors.js";
 import type { Lokt } from "./client.js";
 import { usable } from "./lease.js";
-import { clock, type Exchange, insist, type Json, sleep, type Transport } from "./transport.js";
+import { clock, type Exchange, insist, type Json, onAbort, sleep, type Transport } from "./transport.js";
 
 const api = "/api/system/scheduler";
 const most = 1000; // leases of one heartbeat
@@ -299,9 +299,8 @@ export class Worker {
 
   /** Works until `drain` is called or the signal aborts; jobs under way are finished first. */
   async run(signal?: AbortSignal): Promise<void> {
-    const drain = (): void => this.drain();
-    signal?.addEventListener("abort", drain);
-    if (signal?.aborted) drain();
+    const undo = onAbort(signal, () => this.drain());
+    if (signal?.aborted) this.drain();
     const over = new AbortController();
     const beats = this.#beat(over.signal);
     try {
@@ -325,7 +324,7 @@ export class Worker {
       }
     } finally {
       await Promise.all(this.#running);
-      signal?.removeEventListener("abort", drain);
+      undo();
       over.abort();
       this.#wake.abort();
       await beats;

@@ -39,17 +39,31 @@ export function clock(): number {
   return mono + slept;
 }
 
+const waiting = new WeakMap<AbortSignal, Set<() => void>>();
+
+/** Has `end` called when the signal aborts, and returns what undoes that. It is one listener for all that wait: Node warns of more than ten. */
+export function onAbort(signal: AbortSignal | undefined, end: () => void): () => void {
+  if (signal === undefined) return () => {};
+  const all = waiting.get(signal) ?? new Set();
+  if (!waiting.has(signal)) {
+    waiting.set(signal, all);
+    signal.addEventListener("abort", () => all.forEach((each) => each()));
+  }
+  all.add(end);
+  return () => void all.delete(end);
+}
+
 /** Resolves after so many milliseconds, or at once when the signal aborts. */
 export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
     if (signal?.aborted) return resolve();
     const end = (): void => {
       clearTimeout(timer);
-      signal?.removeEventListener("abort", end);
+      undo();
       resolve();
     };
     const timer = setTimeout(end, ms);
-    signal?.addEventListener("abort", end);
+    const undo = onAbort(signal, end);
   });
 }
 
@@ -137,8 +151,7 @@ export class Transport {
     if (this.#token !== undefined) headers["authorization"] = `Bearer ${this.#token}`;
     const ours = new AbortController();
     const late = setTimeout(() => ours.abort(new UnavailableError(`${at}: no answer in time`, "unavailable")), limit);
-    const given = (): void => ours.abort(x.signal!.reason);
-    x.signal?.addEventListener("abort", given);
+    const undo = onAbort(x.signal, () => ours.abort(x.signal!.reason));
     init.signal = ours.signal;
     let answer: Response;
     let text: string;
@@ -154,7 +167,7 @@ export class Transport {
       return new UnavailableError(`${at}: ${why(e)}`, "unavailable", "", { cause: e });
     } finally {
       clearTimeout(late);
-      x.signal?.removeEventListener("abort", given);
+      undo();
     }
     let body: unknown;
     try {

@@ -312,3 +312,25 @@ test("a glance at a lease does not ask the system for its uptime each time", asy
   assert(asked < 5000, `${asked} times`);
   await lease.release();
 });
+
+test("many wait with one signal, and Node warns of nothing", async () => {
+  let sent = 0;
+  using at = await answering(async (method) => {
+    if (method === "DELETE") return { status: 200, body: { released: [] } };
+    sent++;
+    await pause(60_000, undefined, { ref: false });
+    return { status: 200, body: {} };
+  }, 60_000);
+  const warned: string[] = [];
+  const note = (w: Error): number => warned.push(w.name);
+  process.on("warning", note);
+  const all = new AbortController();
+  const waits = Array.from({ length: 30 }, (_, i) => at.client.lock(`db${i}`, { signal: all.signal }));
+  const ended = Promise.allSettled(waits);
+  while (sent < waits.length) await pause(10);
+  all.abort(new Error("enough"));
+  for (const wait of await ended) assert(wait.status === "rejected" && /enough/.test(String(wait.reason)), JSON.stringify(wait));
+  await pause(10);
+  process.off("warning", note);
+  assert.deepEqual(warned, []);
+});
