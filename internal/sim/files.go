@@ -193,6 +193,13 @@ func (d *disk) Read(context.Context, lokt.EventQuery) iter.Seq2[audit.Entry, err
 	}
 }
 
+// changes counts those of the files, for who looks while processes go on.
+func (h *host) changes() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.version
+}
+
 // look returns a lock as it is.
 func (w *world) look(name string) lokt.Snapshot {
 	h := w.host
@@ -203,11 +210,11 @@ func (w *world) look(name string) lokt.Snapshot {
 		h.oracle, _ = filestore.OpenOn(h.system(nil), "/", filestore.Options{})
 	}
 	before, had := h.seen[name]
-	if before.Now = time.Now(); had && h.at[name] == h.version {
+	if before.Now = time.Now(); had && h.at[name] == h.changes() {
 		return before
 	}
 	snap, err := h.oracle.View(context.Background(), name)
-	if h.seen[name], h.at[name] = snap, h.version; had && err == nil {
+	if h.seen[name], h.at[name] = snap, h.changes(); had && err == nil {
 		h.changed(before, snap.Lock)
 	}
 	return snap

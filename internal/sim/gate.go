@@ -158,10 +158,10 @@ func (g *gate) ready(now time.Duration) []*step {
 // kill ends the process: nothing that it is about to do is done.
 func (a *actor) kill() {
 	a.died = true
-	own := a.w.gate.take(func(s *step) bool { return s.actor == a })
 	if a.bury != nil {
 		a.bury()
 	}
+	own := a.w.gate.take(func(s *step) bool { return s.actor == a }) // last: who comes to the gate after it sees the rest
 	a.cancel()
 	synctest.Wait() // who looks at the context first has seen that
 	for _, s := range own {

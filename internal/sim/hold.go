@@ -230,10 +230,12 @@ func (h *host) crashes(r *rand.Rand) {
 			a.kill()
 		}
 	}
+	h.mu.Lock() // what the dead have yet to close comes after it
 	h.crash(r)
 	h.lines = h.lines[:len(h.lines)-r.IntN(len(h.lines)/2+1)]
 	clear(h.running)
 	h.boot, h.booted, h.oracle = h.boot+1, w.now(), nil
+	h.mu.Unlock()
 	clear(h.seen)
 	for _, v := range h.vows {
 		lock := w.look(v.name).Lock
@@ -313,15 +315,19 @@ func (h *host) disturb(r *rand.Rand) bool {
 	case deleteFiles:
 		h.deleted = true
 		h.lose("a", "b", "s")
+		h.mu.Lock()
 		for path := range h.names {
 			h.name(path, nil)
 		}
 		clear(h.past)
+		h.mu.Unlock()
 	case garble:
 		h.lose(name)
+		h.mu.Lock()
 		n := h.newNode(false)
 		n.data = []byte(`{"name": "`)
 		h.name(record, n)
+		h.mu.Unlock()
 	}
 	return true
 }
