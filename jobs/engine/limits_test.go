@@ -43,3 +43,31 @@ func TestReplicasShareARate(t *testing.T) {
 		t.Fatal("a third job began")
 	}
 }
+
+// Promise S-284. The clock that replicas share is set back, and put right before the other one takes its turn.
+func TestALeaseLastsThoughReplicasSawDifferentClocks(t *testing.T) {
+	w, other := newWorld(t, jobs.Config{Shared: true}), newWorld(t, jobs.Config{Shared: true})
+	play := func(o Op) {
+		out := w.turn(Call{1, o})
+		other.e.Follow(&out.Changes, other.now)
+	}
+	play(Submit{Jobs: []NewJob{{Spec: jobs.NewSpec(), ID: "a"}}})
+	other.do(Get{"a"})
+	for _, one := range []*world{w, other} {
+		one.pass(time.Second)
+	}
+	w.now.Wall = w.now.Wall.Add(-time.Hour)
+	for _, o := range []Op{
+		Request{Request: jobs.Request{WorkerID: "w"}, LeaseID: "l"},
+		Heartbeat{jobs.Heartbeat{WorkerID: "w"}, []string{"l"}},
+	} {
+		play(o)
+		if v, _ := other.do(Get{"a"}).(jobs.View); v.Lease == nil || v.Lease.ID != "l" {
+			t.Fatalf("after %T the other one has %+v", o, v)
+		}
+	}
+	other.pass(w.e.cfg.Life() + 2*time.Second)
+	if v, _ := other.do(Get{"a"}).(jobs.View); v.Lease != nil {
+		t.Error("it lasts for longer than from when the other one looked")
+	}
+}

@@ -71,13 +71,16 @@ func (e *Engine) followMemos(all []jobs.Memo) {
 	}
 }
 
-// Follow takes in what another process stored.
+// Follow takes in what other processes have stored since this engine's last moment. So no lease that they began or renewed ends before a
+// full life from then, whatever the wall clock showed them, and shows now.
 func (e *Engine) Follow(c *jobs.Changes, now Instant) {
+	before := e.Now.Mono
 	e.setNow(now)
-	e.follow(c, func(l *jobs.Lease) time.Duration { return l.ExpiresAt.Sub(e.Now.Wall) })
+	least := e.cfg.Life() - (e.Now.Mono - before)
+	e.follow(c, func(l *jobs.Lease) time.Duration { return max(l.ExpiresAt.Sub(e.Now.Wall), least) })
 }
 
-// follow takes in what was stored; a lease that is new lasts for so long.
+// follow takes in what was stored; a lease that is new, or renewed, lasts for so long.
 func (e *Engine) follow(c *jobs.Changes, life func(*jobs.Lease) time.Duration) {
 	if c.Counters.Clock > e.Clock {
 		e.ordered = e.Now.Mono
@@ -140,7 +143,10 @@ func (e *Engine) followJob(r *jobs.Record, life func(*jobs.Lease) time.Duration)
 	case lease != nil && held == nil:
 		e.putLease(en, lease, life(lease))
 	case lease != nil:
-		en.Lease, en.expires = lease, plus(e.Now.Mono, lease.ExpiresAt.Sub(e.Now.Wall))
+		if !lease.ExpiresAt.Equal(held.ExpiresAt) {
+			en.expires = plus(e.Now.Mono, life(lease))
+		}
+		en.Lease = lease
 		en.alarm = min(en.alarm, en.deadline())
 		e.deadlines.Fix(en)
 		if asked {
