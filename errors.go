@@ -128,7 +128,7 @@ func (e *NotOwnerError) Error() string {
 	case e.Freeze != nil:
 		return fmt.Sprintf("lock %q was frozen by %s", e.Name, e.Freeze.Owner)
 	case e.Guard && e.Holders[0].Owner.Process.PID == 0:
-		return fmt.Sprintf("lock %q was taken for a time, which ends it by itself", e.Name)
+		return fmt.Sprintf("lock %q is held for no process that is known, and ends by itself", e.Name)
 	case e.Guard:
 		return fmt.Sprintf("lock %q is held by a running guard (pid %d), which ends it by itself", e.Name, e.Holders[0].Owner.Process.PID)
 	case len(e.Holders) > 0:

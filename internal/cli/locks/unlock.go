@@ -104,7 +104,7 @@ func (u *unlocking) ended(s lokt.Snapshot, holders []lokt.Holder, tell bool) {
 		switch {
 		case !u.force && u.by.Same(h.Owner) && !h.ExpiresAt.IsZero() && s.Now.After(h.ExpiresAt):
 			u.warn("%s had expired %s ago: others may have entered since", h.Name, app.Short(s.Now.Sub(h.ExpiresAt)))
-		case u.force && !stale && h.Strict && pid(h.Claim) > 0:
+		case u.force && !stale && h.Strict && (pid(h.Claim) > 0 || h.Attended):
 			u.warn("the guard of %s with pid %d is still running, and no longer has %s", h.Owner, pid(h.Claim), h.Name)
 		}
 		if tell && !u.JSON {
@@ -286,7 +286,7 @@ func (u *unlocking) many(ctx context.Context) error {
 			case u.all && !mine, !u.all && h.Owner.ID != u.owner, u.breakStale && !stale:
 				continue
 			case h.Strict && !stale && !u.force && pid(h.Claim) == 0:
-				u.warn("%s was taken for a time, which ends it by itself: left alone", h.Name)
+				u.warn("%s is held for no process that is known, and ends by itself: left alone", h.Name)
 				continue
 			case h.Strict && !stale && !u.force:
 				u.warn("%s is held by a running guard (pid %d), which ends it by itself: left alone", h.Name, pid(h.Claim))
