@@ -139,8 +139,8 @@ func (r *Recorder) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, erro
 	h, err := r.Service.Acquire(ctx, c)
 	lasted := r.called().at - op.call.at
 	var blocked *lokt.BlockedError
-	// A grant from the queue ends when nobody takes it up in time, or, where the machine is busy, before anybody could.
-	missed := c.Wait != 0 && (lasted > lokt.OfferTTL || r.Slack > 0 && c.TTL > 0 && lasted > c.TTL-r.Slack)
+	// A grant from the queue ends when nobody takes it up in time; and any, where the machine is busy or the answer is lost, before anybody could.
+	missed := c.Wait != 0 && lasted > lokt.OfferTTL || r.Slack > 0 && c.TTL > 0 && lasted > c.TTL-r.Slack
 	switch {
 	case err == nil:
 		op.kind, op.token = acquired, h.Token

@@ -59,7 +59,8 @@ func (w *world) checkLock(name string) {
 func (w *world) changed(before lokt.Snapshot, c lokt.Change) {
 	was, after := &before.Lock, &c.Lock
 	for _, q := range slices.Backward(after.Queue) {
-		if _, had := was.Holder(q.LeaseID); had { // its turn had come: it is the next one
+		old, had := was.Holder(q.LeaseID)
+		if _, over := before.Stale(old); had && (over || q.Ticket > 0) { // its turn had come: it is the next one, unless that was taken back
 			w.arrivals = append([]string{q.LeaseID}, slices.DeleteFunc(w.arrivals, func(id string) bool { return id == q.LeaseID })...)
 		}
 	}
