@@ -157,10 +157,14 @@ func restart(l *lokt.Lock, now, last time.Time) bool {
 	l.Queue = slices.Clone(l.Queue)
 	for i, w := range l.Queue {
 		moved, full, keeps := *w, w.Keeps(lokt.AwayTTL), w.Keeps(lokt.QueueTTL)
-		if w.Until.After(last.Add(keeps)) { // was there
-			full = lokt.ReturnTimeout + keeps
+		most := full
+		if w.Ousted == "" && w.Until.After(last.Add(keeps)) { // was there, and asks again by then if it is there still
+			full, most = lokt.ReturnTimeout+keeps, lokt.PresenceTTL+keeps
 		}
-		if again(&moved.Until, now.Add(full), later(w.Until, now.Add(full))); !moved.Until.Equal(w.Until) {
+		if w.Passed > 0 && w.Wait == 0 { // nobody asks for what was passed on
+			most = w.Until.Sub(now)
+		}
+		if again(&moved.Until, now.Add(full), now.Add(most)); !moved.Until.Equal(w.Until) {
 			l.Queue[i] = &moved
 		}
 	}
