@@ -23,6 +23,8 @@ type Memo struct {
 	State   State     `json:"state,omitzero"`      // of a key: that of its job
 	Lease   *Lease    `json:"lease,omitzero"`      // of a request: what was granted
 	Expires time.Time `json:"expires_at,omitzero"` //
+
+	Left time.Duration `json:"left_ms,omitzero"` // of a rate: how far ahead that was, whatever the clock showed
 }
 
 // Statistic sums up what happened within an hour, as one manager saw it: to the jobs of one type, or to those

@@ -278,13 +278,14 @@ func (e *Engine) apply(id uint64, o Op) {
 	}
 }
 
-// queue puts a queued job in line, or where it waits for others or its time: ReadyAt on the wall clock, or due.
+// queue puts a queued job in line, or where it waits for others or its time: ReadyAt on the wall clock, if that is ahead for RunAt's sake
+// and not because the clock was set back, or due.
 func (e *Engine) queue(en *entry, due time.Duration, byWall bool) {
 	switch {
 	case e.obstacle(en) != "":
 		e.await(en)
 		return
-	case byWall && en.ReadyAt.After(e.Now.Wall), en.State == jobs.Scheduled:
+	case byWall && en.ReadyAt.After(e.Now.Wall) && en.RunAt.After(e.Now.Wall), en.State == jobs.Scheduled:
 		en.waitsIn = e.timed
 	case !byWall && due > e.Now.Mono:
 		en.waitsIn, en.since = e.backoffs, due

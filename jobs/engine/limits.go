@@ -60,7 +60,8 @@ func (e *Engine) spend(en *entry, back bool) {
 			}
 			m.until += limit.Every()
 		}
-		m.Expires = e.Now.Wall.Add(m.until - e.Now.Mono)
+		m.Left = m.until - e.Now.Mono
+		m.Expires = e.Now.Wall.Add(m.Left)
 		e.fading.Fix(m)
 	}
 }

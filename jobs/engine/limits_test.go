@@ -71,3 +71,36 @@ func TestALeaseLastsThoughReplicasSawDifferentClocks(t *testing.T) {
 		t.Error("it lasts for longer than from when the other one looked")
 	}
 }
+
+// Promise S-296. What was stored by a clock that was ahead is read by one that is right.
+func TestNoJobWaitsLongerBecauseTheClockWasSetBack(t *testing.T) {
+	w, tb := newWorld(t, jobs.Config{}), newTable()
+	play := func(o Op) any {
+		out := w.turn(Call{1, o})
+		if err := tb.apply(&out.Changes); err != nil {
+			t.Fatal(err)
+		}
+		return out.Replies[0].Result
+	}
+	for _, id := range []string{"a", "b", "c"} {
+		s := jobs.NewSpec()
+		if id != "c" {
+			s.Locks = []string{"api"}
+			s.Extra = &jobs.Extra{Limits: map[string]jobs.Limit{"api": {Slots: 9, Starts: 1, Per: time.Minute}}}
+		}
+		play(Submit{Jobs: []NewJob{{Spec: s, ID: id}}})
+	}
+	ask := func(lease string) jobs.Grant {
+		return play(Request{Request: jobs.Request{WorkerID: "w"}, LeaseID: lease}).(jobs.Grant)
+	}
+	w.want("the first", ask("1").Job.ID, "a")
+	w.now.Wall = w.now.Wall.Add(-12 * time.Hour)
+	w.e = Load(w.e.cfg, tb.living(w.now.Wall), "next", w.now)
+	w.want("the one without a rate", ask("2").Job.ID, "c")
+	w.pass(59 * time.Second)
+	if g := ask("3"); g.Denied == nil {
+		t.Fatal("the second began before its time")
+	}
+	w.pass(time.Second + time.Millisecond)
+	w.want("the second", ask("4").Job.ID, "b")
+}

@@ -39,7 +39,7 @@ func (e *Engine) wait(en *entry) {
 		}
 		return
 	}
-	e.queue(en, plus(e.Now.Mono, min(ahead, jobs.MaxBackoff)), false)
+	e.queue(en, plus(e.Now.Mono, min(ahead, backoff(en.RetryBackoff, en.Attempt))), false)
 }
 
 // putLease makes a stored lease count, for at least so long from now.
@@ -61,7 +61,7 @@ func (e *Engine) putLease(en *entry, l *jobs.Lease, life time.Duration) {
 
 func (e *Engine) followMemos(all []jobs.Memo) {
 	for _, m := range all {
-		life := jobs.KeyLife
+		life := cmp.Or(m.Left, jobs.KeyLife)
 		if m.Lease != nil {
 			life = jobs.RequestLife
 		}

@@ -106,6 +106,7 @@ type model struct {
 type mRate struct {
 	until time.Duration
 	wall  time.Time
+	left  time.Duration // when it was stored
 }
 
 func newModel(cfg jobs.Config) *model {
@@ -629,7 +630,7 @@ func (m *model) end(l *mLease, how jobs.State, code string) {
 	default:
 		m.events[jobs.EventRetry]++
 		j.state, j.code = jobs.Queued, code
-		wait := min(jobs.MaxBackoff, time.Duration(math.Min(float64(j.RetryBackoff)*math.Pow(2, float64(j.attempt-1)), float64(jobs.MaxBackoff))))
+		wait := m.backoff(j)
 		j.wallDue, j.monoDue, j.readyWall = time.Time{}, m.now.Mono+wait, m.now.Wall.Add(wait)
 		if j.runnable = wait <= 0; j.runnable {
 			j.ready = m.now.Mono
@@ -893,7 +894,7 @@ func (m *model) grant(w *mWait, j *mJob) {
 	for name, limit := range j.Extras().Limits {
 		if limit.Starts > 0 {
 			until := max(m.rates[name].until, m.now.Mono) + limit.Every()
-			m.rates[name] = mRate{until, m.now.Wall.Add(until - m.now.Mono)}
+			m.rates[name] = mRate{until, m.now.Wall.Add(until - m.now.Mono), until - m.now.Mono}
 		}
 	}
 	m.events[jobs.EventGrant]++
@@ -986,6 +987,11 @@ func (m *model) waitingFor(j *mJob) string {
 	return "no_worker"
 }
 
+// backoff is how long a job waits before it is tried again.
+func (m *model) backoff(j *mJob) time.Duration {
+	return time.Duration(math.Min(float64(j.RetryBackoff)*math.Pow(2, float64(j.attempt-1)), float64(jobs.MaxBackoff)))
+}
+
 // restart forgets what no store keeps. running says which jobs were stored as running.
 func (m *model) restart(now Instant, running map[string]bool) {
 	m.now = Instant{Wall: now.Wall.UTC().Truncate(time.Millisecond), Mono: now.Mono}
@@ -1007,7 +1013,7 @@ func (m *model) restart(now Instant, running map[string]bool) {
 		}
 	}
 	for name, r := range m.rates {
-		m.rates[name] = mRate{now.Mono + max(min(r.wall.Sub(m.now.Wall), jobs.KeyLife), 0), r.wall}
+		m.rates[name] = mRate{now.Mono + max(min(r.wall.Sub(m.now.Wall), r.left), 0), r.wall, r.left}
 	}
 	for _, k := range m.keys {
 		k.until = now.Mono + min(k.wall.Sub(m.now.Wall), jobs.KeyLife)
@@ -1020,6 +1026,9 @@ func (m *model) restart(now Instant, running map[string]bool) {
 			continue
 		}
 		ahead := j.readyWall.Sub(m.now.Wall)
+		if j.attempt == 0 && !j.RunAt.Truncate(time.Millisecond).After(m.now.Wall) { // its time had come, also if the clock was set back
+			ahead = min(ahead, 0)
+		}
 		j.runnable = ahead <= 0 && m.obstacle(j) == ""
 		switch {
 		case m.obstacle(j) != "":
@@ -1031,7 +1040,7 @@ func (m *model) restart(now Instant, running map[string]bool) {
 		case j.attempt == 0:
 			j.wallDue, j.monoDue = j.readyWall, 0
 		default:
-			j.wallDue, j.monoDue = time.Time{}, now.Mono+min(ahead, jobs.MaxBackoff)
+			j.wallDue, j.monoDue = time.Time{}, now.Mono+min(ahead, m.backoff(j))
 		}
 	}
 }
