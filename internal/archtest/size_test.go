@@ -104,7 +104,7 @@ func above() map[string]int {
 		"jobs/worker":      1_086, // with jobs that are leased ahead, and what is left of the maximum runtime
 		"store/filestore":  2_412, // with the seam for a simulated system, and what a lost fsync, and an entry that the loss of power brings back, may do
 		"store/memstore":   606,
-		"store/etcdstore":  1_709, // an attempt is kept until it is known what became of it
+		"store/etcdstore":  1_723, // an attempt is kept until it is known what became of it
 		"store/sqlstore":   4_623, // with commits that wait for a standby
 	}
 }

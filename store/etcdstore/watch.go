@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -16,7 +17,8 @@ import (
 // slot is what this process knows, and does, about one name.
 type slot struct {
 	name string
-	pins int // users; guarded by Store.mu
+	pins int         // users; guarded by Store.mu
+	held atomic.Bool // its lock is not free, as far as is known
 
 	mu       sync.Mutex
 	queue    []*request // Updates that wait for their turn
@@ -27,7 +29,8 @@ type slot struct {
 	watchers lokt.Watchers
 }
 
-// maxSlots bounds how many names a store keeps something about that it does not work on.
+// maxSlots bounds how many names of free locks a store keeps something about that it does not work on. Of the others it has to remember
+// since when they are as they are: their clocks stand still otherwise.
 const maxSlots = 16384
 
 // pin returns the slot of the name, which stays until it is unpinned.
@@ -49,11 +52,18 @@ func (s *Store) unpin(sl *slot) {
 	if sl.pins--; sl.pins > 0 || len(s.slots) <= maxSlots {
 		return
 	}
+	tries := 100                       // to look at all takes long
 	for name, other := range s.slots { // any will do
-		if other.pins == 0 {
+		if other.pins == 0 && !other.held.Load() {
 			delete(s.slots, name)
 			return
 		}
+		if tries--; tries == 0 {
+			break
+		}
+	}
+	if !sl.held.Load() {
+		delete(s.slots, sl.name)
 	}
 }
 
@@ -102,6 +112,7 @@ func (sl *slot) learn(st *state) {
 	}
 	st.lock.Revision = uint64(st.latest())
 	sl.cached = st
+	sl.held.Store(!st.lock.Free())
 	switch {
 	case was == nil:
 		sl.watchers.WakeAll()
@@ -286,6 +297,9 @@ func (s *Store) hear(e *clientv3.Event) {
 	if known && (dir == "lock" || dir == "free") {
 		sl := s.pin(name)
 		defer s.unpin(sl)
+		if e.Type == mvccpb.PUT {
+			sl.held.Store(dir == "lock")
+		}
 		sl.hear(e, at)
 	}
 }
