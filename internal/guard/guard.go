@@ -161,13 +161,17 @@ func (e *SignalError) Error() string { return "got signal: " + e.Signal.String()
 func (e *SignalError) Code() int { return exitSignal + int(e.Signal) }
 
 // Run runs the command under the leases and returns its exit code. The error is a *NotFoundError if the command could not
-// be started. Leases are left for the caller to release, once Run has returned.
+// be started. Leases are left for the caller to release, once Run has returned. A command whose lease or leash has ended before it could
+// begin, because this process stood still, does not begin.
 func Run(c Command, leases lokt.Leases, signals *Signals) (code int, err error) {
 	signals.Ready()
 	select {
 	case sig := <-signals.c: // it came while the last lock was taken
 		return (&SignalError{sig.(syscall.Signal)}).Code(), nil
 	default:
+	}
+	if errors.Is(leases.Err(), lokt.ErrLost) || c.Leash != nil && c.Leash.Remaining() <= 0 {
+		return ExitLost, nil
 	}
 	if c.Bound { // a command is told of the death of the thread that started it
 		runtime.LockOSThread()

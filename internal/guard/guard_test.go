@@ -231,6 +231,34 @@ func TestACommandIsStoppedForALeaseThatWasTakenAway(t *testing.T) {
 	}
 }
 
+// over is a leash that has ended.
+type over struct{}
+
+func (over) Done() <-chan struct{}    { return nil }
+func (over) Remaining() time.Duration { return 0 }
+
+// Promise S-292.
+func TestACommandDoesNotBeginAfterTheEndOfItsLease(t *testing.T) {
+	for what, c := range map[string]Command{"warn": {}, "stop": {Stop: true, StopGrace: time.Second}, "leash": {StopGrace: time.Second, Leash: over{}}} {
+		d := newDesk(t)
+		c.Started = func(int) { t.Errorf("%s: it was started", what) }
+		c.Lost = func(*lokt.Lease, error) *lokt.Lease { return nil }
+		var leases lokt.Leases
+		if c.Leash == nil {
+			leases = d.lease(lokt.Options{TTL: 20 * time.Second, ManualHeartbeat: true})
+			if _, err := d.m.Release(context.Background(), lokt.Target{Name: "x", Force: true}); err != nil {
+				t.Fatal(err)
+			}
+			if err := leases[0].Renew(context.Background()); !errors.Is(err, lokt.ErrLost) {
+				t.Fatalf("%s: a renewal of what was taken away: %v", what, err)
+			}
+		}
+		if code, err := d.run(c, leases, "exit 0"); err != nil || code != ExitLost {
+			t.Errorf("%s: code %d, %v", what, code, err)
+		}
+	}
+}
+
 func TestACommandIsNotKilledForTheOneBeforeIt(t *testing.T) {
 	for range 20 {
 		d := newDesk(t)
@@ -255,7 +283,7 @@ func TestACommandIsNotKilledForTheOneBeforeIt(t *testing.T) {
 
 func TestALeaseInPlaceOfALostOneIsWatchedToo(t *testing.T) {
 	d := newDesk(t)
-	o := lokt.Options{TTL: time.Second, ManualHeartbeat: true}
+	o := lokt.Options{TTL: 4 * time.Second, ManualHeartbeat: true}
 	leases := d.lease(o)
 	var lost []*lokt.Lease
 	gone := filepath.Join(t.TempDir(), "gone")

@@ -193,6 +193,7 @@ type guardRun struct {
 	losing sync.Mutex           // held while a loss is dealt with
 	taken  []*lokt.Lease        // all that were acquired
 	told   map[*lokt.Lease]bool // whose loss is known to the user
+	when   string               // a lock is lost that turns out to be; empty before the command has begun
 	ended  bool                 // the command has
 }
 
@@ -338,8 +339,10 @@ func (g *guardRun) run(leases lokt.Leases, inherited []around, signals *guard.Si
 	}
 	g.taken, g.told = slices.Clone(leases), map[*lokt.Lease]bool{}
 	noted := func() {}
-	if g.b.Store != nil && len(leases) > 0 {
-		c.Started = func(pid int) { noted = g.noteChild(leases, pid) }
+	c.Started = func(pid int) {
+		if g.when = "while the command ran"; g.b.Store != nil && len(leases) > 0 {
+			noted = g.noteChild(leases, pid)
+		}
 	}
 	code, err := guard.Run(c, leases, signals)
 	noted()
@@ -396,7 +399,7 @@ func (g *guardRun) release(signals *guard.Signals) error {
 			_ = l.Release(context.Background()) // it may still be on record, and nobody there to find it over
 		}
 		if cause := l.Err(); errors.Is(cause, lokt.ErrLost) && !g.told[l] {
-			g.Tell("warning: the lock %q was lost while the command ran: %s", l.Name(), lossText(l, cause))
+			g.Tell("warning: the lock %q was lost %s: %s", l.Name(), cmp.Or(g.when, "before the command could begin"), lossText(l, cause))
 		}
 	}
 	switch {
