@@ -41,6 +41,9 @@ func (e *Engine) watchClock(before time.Duration) {
 		for _, en := range e.leases {
 			en.expires = max(en.expires, plus(e.Now.Mono, e.cfg.Life()))
 			en.Lease.ExpiresAt = e.Now.Wall.Add(e.cfg.Life())
+			if en.runUntil != Never { // for whoever is started later
+				en.Lease.RunUntil = e.Now.Wall.Add(en.runUntil - e.Now.Mono)
+			}
 			e.store(en)
 		}
 	}

@@ -44,6 +44,43 @@ func TestReplicasShareARate(t *testing.T) {
 	}
 }
 
+// Promise S-293. The clock that replicas share is set before the other one takes its turn, or one is started.
+func TestTheMaximumRuntimeLastsThoughTheClockOfReplicasIsSet(t *testing.T) {
+	for _, step := range []time.Duration{time.Hour, -time.Hour} {
+		w, other := newWorld(t, jobs.Config{Shared: true}), newWorld(t, jobs.Config{Shared: true})
+		play := func(o Op) {
+			out := w.turn(Call{1, o})
+			other.e.Follow(&out.Changes, other.now)
+		}
+		s := jobs.NewSpec()
+		s.MaxRuntime = 30 * time.Minute
+		play(Submit{Jobs: []NewJob{{Spec: s, ID: "a"}}})
+		other.do(Get{"a"})
+		out := w.turn(Call{2, Request{Request: jobs.Request{WorkerID: "w"}, LeaseID: "l"}})
+		w.now.Wall, other.now.Wall = w.now.Wall.Add(step), other.now.Wall.Add(step)
+		other.e.Follow(&out.Changes, other.now)
+		w.do(Status{}) // which sees it, and stores what it knows
+		third := newWorld(t, jobs.Config{Shared: true})
+		third.now = w.now
+		r := *w.e.jobs["a"].Record
+		third.e = Load(jobs.Config{Shared: true}, jobs.Changes{Jobs: []*jobs.Record{&r}}, "third", third.now)
+		for who, one := range map[string]*world{"the other": other, "the third": third} {
+			end := one.now.Mono + s.MaxRuntime
+			for one.now.Mono < end-time.Second {
+				one.do(Heartbeat{jobs.Heartbeat{WorkerID: "w"}, []string{"l"}})
+				one.pass(min(30*time.Second, end-one.now.Mono-time.Second/2))
+			}
+			if v, _ := one.do(Get{"a"}).(jobs.View); v.Lease == nil {
+				t.Errorf("clock set by %v: %s has ended it", step, who)
+			}
+			one.pass(2 * time.Second)
+			if v, _ := one.do(Get{"a"}).(jobs.View); v.Lease != nil && step > 0 {
+				t.Errorf("clock set by %v: for %s it lasts longer", step, who)
+			}
+		}
+	}
+}
+
 // Promise S-284. The clock that replicas share is set back, and put right before the other one takes its turn.
 func TestALeaseLastsThoughReplicasSawDifferentClocks(t *testing.T) {
 	w, other := newWorld(t, jobs.Config{Shared: true}), newWorld(t, jobs.Config{Shared: true})

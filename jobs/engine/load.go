@@ -18,7 +18,9 @@ func Load(cfg jobs.Config, l jobs.Changes, source string, now Instant) *Engine {
 	e.source, e.tokenFloor, e.jobs = source, l.TokenFloor, make(map[string]*entry, len(l.Jobs))
 	e.setNow(now)
 	e.offset, e.ordered = offsetOf(e.Now), now.Mono
-	e.follow(&l, func(*jobs.Lease) time.Duration { return e.cfg.Life() })
+	e.follow(&l, func(l *jobs.Lease, _ time.Duration) (life, runs time.Duration) {
+		return e.cfg.Life(), l.RunUntil.Sub(e.Now.Wall)
+	})
 	for _, t := range e.tenants { // they begin anew
 		t.served = 0
 	}
@@ -42,14 +44,14 @@ func (e *Engine) wait(en *entry) {
 	e.queue(en, plus(e.Now.Mono, min(ahead, backoff(en.RetryBackoff, en.Attempt))), false)
 }
 
-// putLease makes a stored lease count, for at least so long from now.
-func (e *Engine) putLease(en *entry, l *jobs.Lease, life time.Duration) {
+// putLease makes a stored lease count, for at least so long from now. Where there is a maximum runtime, so much of it is left.
+func (e *Engine) putLease(en *entry, l *jobs.Lease, life, runs time.Duration) {
 	expires, runUntil := plus(e.Now.Mono, life), Never
 	if until := e.Now.Wall.Add(life); until.After(l.ExpiresAt) {
 		l.ExpiresAt = until
 	}
 	if !l.RunUntil.IsZero() {
-		runUntil = max(plus(e.Now.Mono, l.RunUntil.Sub(e.Now.Wall)), expires)
+		runUntil = max(plus(e.Now.Mono, runs), expires)
 	}
 	w := e.worker(l.WorkerID)
 	e.see(w)
@@ -72,23 +74,25 @@ func (e *Engine) followMemos(all []jobs.Memo) {
 }
 
 // Follow takes in what other processes have stored since this engine's last moment. So no lease that they began or renewed ends before a
-// full life from then, whatever the wall clock showed them, and shows now.
+// full life from then, whatever the wall clock showed them, and shows now; nor the maximum runtime of one that they began.
 func (e *Engine) Follow(c *jobs.Changes, now Instant) {
 	before := e.Now.Mono
 	e.setNow(now)
 	least := e.cfg.Life() - (e.Now.Mono - before)
-	e.follow(c, func(l *jobs.Lease) time.Duration { return max(l.ExpiresAt.Sub(e.Now.Wall), least) })
+	e.follow(c, func(l *jobs.Lease, most time.Duration) (life, runs time.Duration) {
+		return max(l.ExpiresAt.Sub(e.Now.Wall), least), most
+	})
 }
 
 // follow takes in what was stored; a lease that is new, or renewed, lasts for so long.
-func (e *Engine) follow(c *jobs.Changes, life func(*jobs.Lease) time.Duration) {
+func (e *Engine) follow(c *jobs.Changes, lasts func(l *jobs.Lease, maxRuntime time.Duration) (life, runs time.Duration)) {
 	if c.Counters.Clock > e.Clock {
 		e.ordered = e.Now.Mono
 	}
 	e.wake = true
 	slices.SortFunc(c.Jobs, func(a, b *jobs.Record) int { return cmp.Compare(a.Revision, b.Revision) })
 	for _, r := range c.Jobs {
-		e.followJob(r, life)
+		e.followJob(r, lasts)
 		e.Clock = max(e.Clock, r.CreatedAt.UnixMilli())
 	}
 	e.followMemos(c.Memos)
@@ -105,7 +109,7 @@ func (e *Engine) follow(c *jobs.Changes, life func(*jobs.Lease) time.Duration) {
 }
 
 // followJob takes in a job as it was stored.
-func (e *Engine) followJob(r *jobs.Record, life func(*jobs.Lease) time.Duration) {
+func (e *Engine) followJob(r *jobs.Record, lasts func(l *jobs.Lease, maxRuntime time.Duration) (life, runs time.Duration)) {
 	en := e.jobs[r.ID]
 	if en == nil {
 		if r.State.Ended() {
@@ -141,10 +145,12 @@ func (e *Engine) followJob(r *jobs.Record, life func(*jobs.Lease) time.Duration)
 			e.wait(en)
 		}
 	case lease != nil && held == nil:
-		e.putLease(en, lease, life(lease))
+		life, runs := lasts(lease, r.MaxRuntime)
+		e.putLease(en, lease, life, runs)
 	case lease != nil:
 		if !lease.ExpiresAt.Equal(held.ExpiresAt) {
-			en.expires = plus(e.Now.Mono, life(lease))
+			life, _ := lasts(lease, r.MaxRuntime)
+			en.expires = plus(e.Now.Mono, life)
 		}
 		en.Lease = lease
 		en.alarm = min(en.alarm, en.deadline())
