@@ -281,7 +281,7 @@ func (k *hooking) finish() error {
 		if err != nil || !slices.ContainsFunc(s.Lock.Holders, func(h lokt.Holder) bool { return !h.Strict && by.Same(h.Owner) }) {
 			continue
 		}
-		_, err := b.Release(k.now, lokt.Target{Name: s.Lock.Name, Owner: by})
+		_, err := b.Release(k.now, lokt.Target{Name: s.Lock.Name, Owner: by, UpTo: s.Lock.Token})
 		if err != nil && !errors.Is(err, lokt.ErrNotFound) && !errors.Is(err, lokt.ErrNotOwner) {
 			failed = errors.Join(failed, err)
 		}

@@ -259,7 +259,7 @@ func (c *checkout) giveBack(patterns []string) error {
 	case len(ended) == 0:
 		return app.Hint(app.Worded(lokt.ErrNotFound, "you have no such reservation"), "see: lokt reserve")
 	case len(ended) == len(mine):
-		ended, err = c.b.Release(ctx, lokt.Target{Name: c.lock, Owner: by})
+		ended, err = c.b.Release(ctx, lokt.Target{Name: c.lock, Owner: by, UpTo: s.Lock.Token})
 	case c.b.Far != nil: // which does not tell the lease ID, and it alone proves which is meant
 		return app.Hint(fmt.Errorf("%w: you have %d reservations, and the server cannot tell which of them you mean", lokt.ErrInvalid, len(mine)),
 			"give it back with the lease_id that lokt reserve --json gave: lokt unlock %s --id LEASE_ID", c.lock)

@@ -315,7 +315,11 @@ func (s *source) unlock(ctx context.Context, name string) (string, error) {
 	if s.Agent() {
 		return "", errors.New("to end what others hold is for a person to do")
 	}
-	ended, err := s.b.Release(ctx, lokt.Target{Name: name, Owner: s.Asker(), Force: true})
+	seen, err := s.b.Get(ctx, name)
+	if err != nil {
+		return "", s.Repairable(err, name)
+	}
+	ended, err := s.b.Release(ctx, lokt.Target{Name: name, Owner: s.Asker(), Force: true, UpTo: seen.Lock.Token})
 	return fmt.Sprintf("ended %d holds of %s", len(ended), name), s.Repairable(err, name)
 }
 
