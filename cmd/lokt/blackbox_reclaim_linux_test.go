@@ -23,6 +23,9 @@ func TestGuardThatWasStoppedHoldsTheLockAgainAndKeepsIt(t *testing.T) {
 	h := p.holdAndExpire("x")
 	h.kill(syscall.SIGCONT)
 	h.tells(`the lock "x" was not renewed in time; nobody took it, and it is held again`)
+	if r := p.record("x"); r.ChildPID != h.child { // Promise S-294.
+		t.Errorf("the hold that was taken again names no command: %+v", r)
+	}
 	for range 18 { // for longer than the TTL
 		time.Sleep(500 * time.Millisecond)
 		p.held("x")

@@ -365,6 +365,9 @@ func (g *guardRun) noteChild(leases lokt.Leases, pid int) (stop func()) {
 		if err != nil || ctx.Err() != nil {
 			return
 		}
+		g.losing.Lock()
+		g.owner.Process.Child, g.owner.Process.ChildStart = pid, p.Start // for a hold that is taken again
+		g.losing.Unlock()
 		ids := map[string]string{}
 		for _, l := range leases {
 			ids[l.Name()] = l.ID()
