@@ -330,8 +330,8 @@ func (s *Store) send(ctx context.Context, sl *slot, try *attempt) (rest []*reque
 	defer cancel()
 	r, err := s.client.Txn(single).If(unchanged...).Then(try.ops...).Else(s.queries(sl.name)...).Commit()
 	if err != nil {
-		for _, q := range try.batch {
-			if !refused(err) {
+		if !refused(err) {
+			for _, q := range try.batch {
 				q.try = try
 			}
 		}

@@ -121,12 +121,13 @@ func restart(l *lokt.Lock, now, last time.Time) bool {
 	if l.Free() {
 		return false
 	}
+	// again puts off an end to when a full time is over; most is the longest that there may be left by a clock that was set back.
 	again := func(end *time.Time, full, most time.Time) {
 		switch {
 		case end.IsZero(), end.Before(last.Add(-clockBack)):
-		case end.Before(last): // it may have been there, for not longer than that
+		case end.Before(last): // if the clock was set back unnoticed, it had not ended, and lasts for not longer than that
 			*end = earlier(full, now.Add(clockBack))
-		case now.Before(last): // it is by a clock that was set back
+		case now.Before(last):
 			*end = earlier(later(*end, full), most)
 		default:
 			*end = later(*end, full)
