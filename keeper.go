@@ -27,7 +27,7 @@ const (
 // within an eighth of their interval are made together: the program wakes up less often. The zero Keeper is ready.
 type Keeper struct {
 	// Elapsed, if set before the first use, reads a clock that never goes back. It may count the time that the machine
-	// sleeps, which Go's own monotonic clock does not.
+	// sleeps, which Go's own monotonic clock does not, nor its timers: the keeper then looks every second.
 	Elapsed func() time.Duration
 
 	mu      sync.Mutex
@@ -274,6 +274,9 @@ func (k *Keeper) loop(wake chan struct{}) {
 			return
 		}
 		pause := time.Minute
+		if k.Elapsed != nil {
+			pause = time.Second
+		}
 		if k.beats.Len() > 0 {
 			pause = min(pause, k.beats.Top().due-now)
 		}

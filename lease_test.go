@@ -1049,3 +1049,41 @@ func TestALeaseEndsWithItsGrantThoughACopyOfItsClaimIsGrantedLater(t *testing.T)
 func synctested(test func(*testing.T)) func(*testing.T) {
 	return func(t *testing.T) { synctest.Test(t, test) }
 }
+
+// sleeper is a service on another machine, whose clock goes on while this one sleeps.
+type sleeper struct {
+	lokt.Service
+	start time.Time
+	slept atomic.Int64
+}
+
+func (s *sleeper) Elapsed() time.Duration {
+	return time.Since(s.start) + time.Duration(s.slept.Load())
+}
+
+// Promise S-298. Timers stand still while the machine sleeps: in a bubble only those of the sleeper go on.
+func TestLeaseOnAServerIsOverWhenTheMachineHasSleptForItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &sleeper{Service: newService(), start: time.Now()}
+		k := newLocker(t, s, "a", lokt.Options{TTL: 10 * time.Minute, Interval: 4 * time.Minute})
+		l := acquire(t, k, "x", lokt.Options{})
+		told := acquire(t, k, "y", lokt.Options{})
+		time.Sleep(time.Second)
+		s.slept.Store(int64(9*time.Minute + 50*time.Second))
+		if err := l.Err(); err != nil {
+			t.Errorf("after a sleep that was shorter: %v", err)
+		}
+		if got := l.Remaining(); got > 10*time.Second {
+			t.Errorf("after a sleep of 9:50 of 10 minutes %v are left", got)
+		}
+		s.slept.Store(int64(10 * time.Minute))
+		if err := l.Err(); !errors.Is(err, lokt.ErrLost) {
+			t.Errorf("after a sleep as long as the time to live: %v", err)
+		}
+		select {
+		case <-told.Context().Done():
+		case <-time.After(2 * time.Second):
+			t.Error("the loss is not told soon after the sleep")
+		}
+	})
+}

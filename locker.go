@@ -150,7 +150,8 @@ type LockerOptions struct {
 	// leave what changes the Locker or a lease to another goroutine. What happens in the store is told by the store.
 	Observe func(Event)
 
-	// Keeper renews the leases. Lockers of a program may share one; nil means one of its own.
+	// Keeper renews the leases. Lockers of a program may share one; nil means one of its own, by the clock of a service that
+	// is an Elapser.
 	Keeper *Keeper
 }
 
@@ -167,6 +168,9 @@ func NewLocker(s Service, owner Owner, o LockerOptions) (*Locker, error) {
 	}
 	if o.Keeper == nil {
 		o.Keeper = &Keeper{}
+		if e, ok := s.(Elapser); ok {
+			o.Keeper.Elapsed = e.Elapsed
+		}
 	}
 	k := &Locker{
 		service: s, owner: owner, runner: runner, defaults: o.Defaults, observe: o.Observe, keeper: o.Keeper, leases: map[string]*Lease{},

@@ -45,6 +45,10 @@ type Service interface {
 	Wait(ctx context.Context, w Watch) error
 }
 
+// Elapser is a Service, or one of jobs, whose leases end though this machine sleeps: Elapsed is what to count them by, a clock
+// that never goes back and counts the sleep. A Manager is none, whatever its store: a program that has a database itself sets Keeper.Elapsed.
+type Elapser interface{ Elapsed() time.Duration }
+
 // Renewal names the lease to renew. The lease ID proves ownership; the owner, if given, must be the recorded one too. Heard is
 // the Yield.Deadline by which the holder knows that it is to leave, if it does: by then it relies on the hold no more.
 type Renewal struct {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/jitter"
+	"github.com/lokt-dev/lokt/internal/process"
 )
 
 // ClientOptions say how to reach a server. The zero value is right for one on this host that wants no token.
@@ -63,6 +64,7 @@ type Client struct {
 	current atomic.Uint32 // index of the server that answered last
 	http    *http.Client
 	o       ClientOptions
+	elapsed func() time.Duration
 
 	mu     sync.Mutex
 	own    map[string]ownLease // by public ID
@@ -87,7 +89,7 @@ var (
 // New returns a client of the servers at urls, each with the scheme http or https: several, separated by commas, that
 // share what they remember, of which it asks any that answers. It does not connect. The error wraps lokt.ErrInvalid.
 func New(urls string, o ClientOptions) (*Client, error) {
-	c := &Client{o: o, http: o.HTTPClient, own: map[string]ownLease{}}
+	c := &Client{o: o, http: o.HTTPClient, elapsed: process.Elapsed(), own: map[string]ownLease{}}
 	c.o.Attempt = cmp.Or(o.Attempt, 10*time.Second)
 	c.o.Patience = cmp.Or(o.Patience, 5*time.Second)
 	c.o.UserAgent = cmp.Or(o.UserAgent, "lokt")
@@ -123,6 +125,9 @@ func New(urls string, o ClientOptions) (*Client, error) {
 	}
 	return c, nil
 }
+
+// Elapsed implements lokt.Elapser: the time since the client was made.
+func (c *Client) Elapsed() time.Duration { return c.elapsed() }
 
 // URL returns the server that is asked next, without a password.
 func (c *Client) URL() string { return c.server(c.current.Load()).Redacted() }

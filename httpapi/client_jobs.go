@@ -27,10 +27,17 @@ import (
 // are zero here.
 type JobsClient struct{ c *Client }
 
-var _ jobs.Service = (*JobsClient)(nil)
+var (
+	_ jobs.Service = (*JobsClient)(nil)
+	_ lokt.Elapser = (*JobsClient)(nil)
+	_ lokt.Elapser = (*Client)(nil)
+)
 
 // Jobs returns a client of the same servers' scheduler. They share connections.
 func (c *Client) Jobs() *JobsClient { return &JobsClient{c} }
+
+// Elapsed implements lokt.Elapser.
+func (c *JobsClient) Elapsed() time.Duration { return c.c.Elapsed() }
 
 // Close closes connections that are not in use. The client can be used again.
 func (c *JobsClient) Close() error { return c.c.Close() }

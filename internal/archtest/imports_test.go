@@ -34,7 +34,7 @@ func ours() map[string][]string {
 
 		"store/etcdstore/members": {"store/place"},
 
-		"httpapi":   {".", "jobs", "jobs/engine", "internal/jitter", "internal/rawjson", "store/place"},
+		"httpapi":   {".", "jobs", "jobs/engine", "internal/jitter", "internal/process", "internal/rawjson", "store/place"},
 		"telemetry": {".", "jobs", "internal/promtext"},
 		"dashboard": {".", "internal/quote", "internal/rows", "jobs"},
 

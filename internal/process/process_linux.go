@@ -65,6 +65,15 @@ func Monotonic() (reading time.Duration, ok bool) {
 	return time.Duration(ts.Nano()), true
 }
 
+// asleep returns for how long the machine has slept since the boot, or a moment less.
+func asleep() time.Duration {
+	var all, awake unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &all) != nil || unix.ClockGettime(unix.CLOCK_MONOTONIC, &awake) != nil {
+		return 0
+	}
+	return time.Duration(all.Nano() - awake.Nano())
+}
+
 func ownStart() int64 {
 	s, _ := readStat("self")
 	return s.start

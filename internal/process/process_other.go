@@ -16,6 +16,9 @@ func namespace() string { return "" }
 // TimeNamespace returns "": this system has no time namespaces.
 func TimeNamespace() string { return "" }
 
+// asleep returns 0: it is not known how to ask on this system.
+func asleep() time.Duration { return 0 }
+
 // Monotonic returns false: without a boot ID, readings of different boots could not be told apart.
 func Monotonic() (reading time.Duration, ok bool) { return 0, false }
 

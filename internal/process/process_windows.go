@@ -17,6 +17,9 @@ func namespace() string { return "" }
 // TimeNamespace returns "": Windows has no time namespaces.
 func TimeNamespace() string { return "" }
 
+// asleep returns 0: Go's own clock goes on while Windows sleeps, as the interrupt time that it reads does.
+func asleep() time.Duration { return 0 }
+
 // Monotonic returns false: without a boot ID, readings of different boots could not be told apart.
 func Monotonic() (reading time.Duration, ok bool) { return 0, false }
 

@@ -60,7 +60,8 @@ type WorkerOptions struct {
 	// StopGrace is how long handlers have, after Stop, until Run returns without them; 0 means 5 s.
 	StopGrace time.Duration
 
-	// Elapsed, if set, reads a clock that never goes back; it may count the time that the machine sleeps.
+	// Elapsed, if set, reads a clock that never goes back; it may count the time that the machine sleeps. If it is nil, it is that of
+	// a service that is a lokt.Elapser.
 	Elapsed func() time.Duration
 
 	// Final, if set, reports whether an error of the service is about who asks, so that to ask again is in vain. Errors
@@ -127,7 +128,12 @@ func NewWorker(l jobs.Leaser, h Handler, o WorkerOptions) (*Worker, error) {
 	o.StopGrace = cmp.Or(o.StopGrace, 5*time.Second)
 	o.Wait = min(max(cmp.Or(o.Wait, 20*time.Second), 0), jobs.MaxWait)
 	w := &Worker{leaser: l, handle: h, o: o}
-	if start := time.Now(); o.Elapsed == nil {
+	start := time.Now()
+	switch e, ok := l.(lokt.Elapser); {
+	case o.Elapsed != nil:
+	case ok:
+		w.o.Elapsed = e.Elapsed
+	default:
 		w.o.Elapsed = func() time.Duration { return time.Since(start) }
 	}
 	w.keeper.Elapsed = w.o.Elapsed

@@ -149,11 +149,12 @@ func (a cmd) runGuard(o guardOptions) error {
 		return err
 	}
 	g := &guardRun{cmd: a, b: b, o: o, path: path, owner: owner, began: time.Now()}
-	locks := g.o.Service(a.App, b, waitText(b))
+	locks, keeper := g.o.Service(a.App, b, waitText(b)), &lokt.Keeper{}
 	if b.Far != nil {
+		keeper.Elapsed = b.Far.Elapsed
 		locks = insistent{Service: locks, from: app.ShownURLs(b.URLs), attempt: attemptTime(o.ttl), failed: func(r lokt.Renewal, err error) { g.doubt(r.Name, err.Error()) }}
 	}
-	if g.k, err = lokt.NewLocker(locks, owner, lokt.LockerOptions{Observe: g.observe}); err != nil {
+	if g.k, err = lokt.NewLocker(locks, owner, lokt.LockerOptions{Observe: g.observe, Keeper: keeper}); err != nil {
 		return err
 	}
 	ctx, stop := context.Background(), func() {}
