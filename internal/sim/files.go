@@ -47,16 +47,22 @@ type host struct {
 	seen    map[string]lokt.Snapshot
 	at      map[string]int       // version in which it was
 	tokens  map[string]uint64    // by lock, the highest
-	granted map[uint64]string    // lease
+	granted map[grant]bool       // that were seen
 	since   map[string]time.Time // by lease: who waits
 	vows    []*vow
 	lost    map[string]bool // leases whose records others have touched
 }
 
+// grant is what the files never give twice.
+type grant struct {
+	lease string
+	token uint64
+}
+
 func newHost(w *world, r *rand.Rand) *host {
 	return &host{
 		w: w, names: map[string]*node{}, past: map[string][]*node{}, open: map[*file]bool{}, watches: map[string][]watcher{}, running: map[int]int64{}, used: map[int]bool{},
-		liveness: r.IntN(3) > 0, seen: map[string]lokt.Snapshot{}, at: map[string]int{}, tokens: map[string]uint64{}, granted: map[uint64]string{}, since: map[string]time.Time{}, lost: map[string]bool{},
+		liveness: r.IntN(3) > 0, seen: map[string]lokt.Snapshot{}, at: map[string]int{}, tokens: map[string]uint64{}, granted: map[grant]bool{}, since: map[string]time.Time{}, lost: map[string]bool{},
 	}
 }
 
@@ -238,10 +244,10 @@ func (h *host) changed(before lokt.Snapshot, after lokt.Lock) {
 		if _, had := before.Lock.Holder(n.LeaseID); !had && was != nil && now != nil && now.ID == was.ID && now.ExpiresAt.After(before.Now) {
 			h.w.broke("freeze", "lock %s is frozen, and %s is let in", after.Name, n.Owner.ID)
 		}
-		if h.granted[n.Token] == n.LeaseID { // whose record was lost, or replaced by a change that was taken back
+		if h.granted[grant{n.LeaseID, n.Token}] { // whose record was lost, or replaced by a change that was taken back
 			before.Lock.Holders = append(slices.DeleteFunc(before.Lock.Holders, func(o lokt.Holder) bool { return o.LeaseID == n.LeaseID }), n)
 		}
-		h.granted[n.Token], highest = n.LeaseID, max(highest, n.Token)
+		h.granted[grant{n.LeaseID, n.Token}], highest = true, max(highest, n.Token)
 	}
 	h.tokens[after.Name], c.Lock.Token = highest, highest
 	h.w.changed(before, c)
