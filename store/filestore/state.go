@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -133,6 +135,9 @@ func (st *state) overlay(e *entry, boot string, failed *[files]error) {
 
 // damaged reports a record that cannot be read: unlike a corrupt one, it may well say that somebody holds the lock.
 func (s *Store) damaged(name, dir string, err error) error {
+	if _, folds := s.fs.Lstat(filepath.Join(s.root, strings.ToUpper(dirLocks))); folds == nil && errors.Is(err, lockfile.ErrName) {
+		return fmt.Errorf("%w: lock %q: %w: this file system takes upper case for lower: write the name as that is written", lokt.ErrInvalid, name, err)
+	}
 	return fmt.Errorf("lock %q: %w: %w", name, lokt.ErrDamaged, &fs.PathError{Op: "read", Path: s.path(dir, name), Err: err})
 }
 

@@ -259,7 +259,7 @@ func shardOf(name string) uint8 {
 
 // unavailable makes an error of the file system one of the store.
 func unavailable(err error) error {
-	if err == nil || errors.Is(err, lokt.ErrUnavailable) || errors.Is(err, lokt.ErrDamaged) {
+	if err == nil || errors.Is(err, lokt.ErrUnavailable) || errors.Is(err, lokt.ErrDamaged) || errors.Is(err, lokt.ErrInvalid) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", lokt.ErrUnavailable, err)
