@@ -20,8 +20,8 @@ func BootID() string {
 	return id
 }
 
-// namespace is empty: macOS has no PID namespaces.
-func namespace() string { return "" }
+// namespace is the same everywhere: macOS has no others, so that a boot is known again though its host has another name by now.
+func namespace() string { return "macos" }
 
 // TimeNamespace returns "": macOS has no time namespaces.
 func TimeNamespace() string { return "" }
