@@ -76,7 +76,7 @@ func nobodyWaits(e *env, service lokt.Service) {
 func freedIsHandedOn(e *env, service lokt.Service) {
 	e.submit(locks("a", "b"))
 	g := e.grant(ask("w"))
-	got := make(chan lokt.Target)
+	got := make(chan lokt.Target, 1)
 	go func() {
 		held, err := e.outside(service, "b", patience)
 		if err != nil {
@@ -84,7 +84,7 @@ func freedIsHandedOn(e *env, service lokt.Service) {
 		}
 		got <- held
 	}()
-	for queued := false; !queued; time.Sleep(time.Millisecond) {
+	for queued := false; !queued && len(got) == 0; time.Sleep(time.Millisecond) {
 		s, err := service.Get(e.within(), "b")
 		e.must(err)
 		queued = len(s.Lock.Queue) > 0

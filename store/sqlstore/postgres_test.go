@@ -153,3 +153,20 @@ func TestJobsInPostgreSQLOutliveTheirProcess(t *testing.T) {
 		return jobsOfPG(t, urls[dir])
 	})
 }
+
+// Promises S-140 and S-141.
+func TestLocksOfJobsInPostgreSQLCanBeHadAtOnce(t *testing.T) {
+	t.Parallel()
+	t.Run("separate", func(t *testing.T) {
+		jobstest.TestLocks(t, func(t *testing.T) (jobs.Store, lokt.Service) {
+			db := openPG(t, schemaURL(t), Options{JobsOnly: true})
+			return closingJobs{db.Jobs(), db}, lokt.NewManager(start(t, spot(t), Options{}).Locks())
+		})
+	})
+	t.Run("together", func(t *testing.T) {
+		jobstest.TestLocks(t, func(t *testing.T) (jobs.Store, lokt.Service) {
+			db := openPG(t, schemaURL(t), Options{})
+			return closingJobs{db.Jobs(), db}, lokt.NewManager(db.Locks())
+		})
+	})
+}
