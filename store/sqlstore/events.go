@@ -174,20 +174,6 @@ func span(events []lokt.Event) (since, until int64) {
 	return since, until
 }
 
-// teller calls Options.Events, one call at a time.
-type teller struct {
-	tell func([]lokt.Event)
-	mu   sync.Mutex
-}
-
-func (t *teller) add(events []lokt.Event) {
-	if t.tell != nil && len(events) > 0 {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.tell(events)
-	}
-}
-
 // alarm wakes everybody who waits for something to happen.
 type alarm struct {
 	mu sync.Mutex

@@ -19,7 +19,6 @@ import (
 type fileLocks struct {
 	closable
 	db     *fileDB
-	events teller
 	grown  alarm
 	newest atomic.Uint64 // number of the last event
 
@@ -41,7 +40,7 @@ type entry struct {
 }
 
 func newLocks(d *fileDB) *fileLocks {
-	return &fileLocks{db: d, events: teller{tell: d.options.Events}, all: map[string]*entry{}}
+	return &fileLocks{db: d, all: map[string]*entry{}}
 }
 
 // load replaces what is in memory by what is stored. It is for the goroutine that commits.
@@ -177,7 +176,6 @@ func (s *fileLocks) publish(b *batch) {
 	}
 	s.told()
 	s.mu.Unlock()
-	s.events.add(b.events)
 	if len(b.events) > 0 {
 		s.grown.ring()
 	}

@@ -300,7 +300,6 @@ func (t *pgLocks) publish() {
 			locks[name] = pgLock{Lock: l.was.Lock}
 		} else if l.stored && (l.changed() || len(l.told) > 0) {
 			locks[name], names, grown = l.is, append(names, name), grown || len(l.told) > 0
-			t.teller.add(l.told)
 		}
 	}
 	t.learn(t.sent, t.state, locks, true)

@@ -18,13 +18,12 @@ import (
 
 // serverLocks are the locks in a database of PostgreSQL, and what this process knows of them.
 type serverLocks struct {
-	db     *serverDB
-	seed   maphash.Seed
-	lanes  [pgLanes]*group // a lock's changes are all in one, so that those that meet share a statement
-	apart  chan struct{}   // has an element for each change that is made while its row is locked
-	teller teller
-	grown  alarm // there are more events
-	start  time.Time
+	db    *serverDB
+	seed  maphash.Seed
+	lanes [pgLanes]*group // a lock's changes are all in one, so that those that meet share a statement
+	apart chan struct{}   // has an element for each change that is made while its row is locked
+	grown alarm           // there are more events
+	start time.Time
 	closable
 
 	mu     sync.Mutex
@@ -102,7 +101,7 @@ func (s *pgState) raise(l *pgLock) {
 
 func newServerLocks(d *serverDB) *serverLocks {
 	s := &serverLocks{
-		db: d, seed: maphash.MakeSeed(), apart: make(chan struct{}, pgLanes), teller: teller{tell: d.options.Events},
+		db: d, seed: maphash.MakeSeed(), apart: make(chan struct{}, pgLanes),
 		start: time.Now(), known: map[string]*pgKnown{}, due: map[string]bool{}, poke: make(chan struct{}, 1),
 	}
 	for i := range s.lanes {

@@ -121,13 +121,6 @@ func TestLocksInPostgreSQLOutliveTheirProcess(t *testing.T) {
 	})
 }
 
-func TestAnObserverOfLocksInPostgreSQLSeesEveryChange(t *testing.T) {
-	t.Parallel()
-	lokttest.TestObserver(t, func(t *testing.T, observe func([]lokt.Event)) lokt.Store {
-		return locksOfPG(t, schemaURL(t), Options{Events: observe})
-	})
-}
-
 func TestEventsOfLocksInPostgreSQLAreKept(t *testing.T) {
 	t.Parallel()
 	lokttest.TestEventLog(t, func(t *testing.T) lokt.Store { return locksOfPG(t, schemaURL(t), Options{}) })

@@ -49,10 +49,6 @@ type Options struct {
 	// Warn, if set, is told what an operator should know: documents that are damaged, a log that ended early.
 	Warn func(err error)
 
-	// Events, if set, is called with the events of locks after they were stored: in the order of the changes, one
-	// call at a time. It must not wait for the database.
-	Events func([]lokt.Event)
-
 	// KeepEvents is how many events are kept, of locks and of jobs each; 0 means 1,000,000, negative no limit.
 	// KeepEventsFor is how long those of locks are; 0 means 90 days, negative no limit. Events of jobs go with the
 	// jobs.

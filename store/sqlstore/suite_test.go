@@ -65,13 +65,6 @@ func TestLocksOutliveTheirProcess(t *testing.T) {
 	})
 }
 
-func TestAnObserverOfLocksSeesEveryChange(t *testing.T) {
-	t.Parallel()
-	lokttest.TestObserver(t, func(t *testing.T, observe func([]lokt.Event)) lokt.Store {
-		return locksAt(t, spot(t), Options{Events: observe})
-	})
-}
-
 func TestEventsOfLocksAreKept(t *testing.T) {
 	t.Parallel()
 	lokttest.TestEventLog(t, func(t *testing.T) lokt.Store { return locksAt(t, spot(t), Options{}) })
