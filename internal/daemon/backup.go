@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/atomicfile"
 	"github.com/lokt-dev/lokt/internal/vfs"
@@ -146,6 +147,9 @@ func (c *Config) backupAlone(ctx context.Context, s Streams, path string) error 
 		return fmt.Errorf("no daemon at %s, and no store: there is no %s", c.Listen, file)
 	}
 	db, err := sqlstore.Open(ctx, c.Store, sqlstore.Options{Describe: "making a backup"})
+	if errors.Is(err, lokt.ErrUnavailable) {
+		return fmt.Errorf("%w; the daemon that has it is asked with --listen, and none answers at %s", err, c.Listen)
+	}
 	if err != nil {
 		return err
 	}

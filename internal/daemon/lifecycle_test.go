@@ -195,6 +195,7 @@ func TestMistakesInTheConfigurationAreNamed(t *testing.T) {
 		{nil, []string{"--store", "postgres://user:secret@127.0.0.1:1/x?password=secret", "--listen", "127.0.0.1:0"}, 1, "PostgreSQL"},
 		{nil, []string{"--store", "etcd://127.0.0.1:1"}, 64, "--jobs-store"},
 		{nil, []string{"--store", "memory:", "--jobs-store", "etcd://127.0.0.1:1"}, 64, "--jobs-store"},
+		{nil, []string{"--store", "sqlite:a.db", "--jobs-store", "sqlite:b.db"}, 64, "leave out --jobs-store"},
 		{nil, []string{"--store", "none"}, 64, "none"},
 		{nil, []string{"--log-format", "xml"}, 64, "xml"},
 		{nil, []string{"--log-level", "loud"}, 64, "loud"},

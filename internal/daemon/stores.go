@@ -154,6 +154,8 @@ func (c *Config) checkStores() error {
 		case "sqlite":
 			if _, _, ok := sqlstore.File(url); !ok {
 				errs = append(errs, unknownStore(url))
+			} else if url != c.Store && strings.HasPrefix(c.Store, "sqlite:") {
+				errs = append(errs, errors.New("a database of SQLite keeps locks and jobs, in one backup: leave out --jobs-store"))
 			}
 		case "none":
 			if url == c.Store {
