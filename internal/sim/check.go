@@ -28,21 +28,32 @@ func (w *world) check() {
 // checkLock compares those who were told that they hold a lock with each other, and with those whom the store has let in.
 func (w *world) checkLock(name string) {
 	snap := w.look(name)
-	limit, inside := lockNames[name], map[string]string{} // by lease
-	for _, h := range snap.Live() {
+	limit, inside := lockNames[name], map[grant]string{}
+	live := snap.Live()
+	for i, h := range live {
 		limit = min(limit, max(h.Limit, 1))
-		inside[h.LeaseID] = fmt.Sprintf("the store has let %s in with token %d", h.Owner.ID, h.Token)
+		own := func(o lokt.Holder) bool { return h.Owner.Same(o.Owner) }
+		if !h.Strict && (slices.ContainsFunc(live[:i], own) || slices.ContainsFunc(live[i:], func(o lokt.Holder) bool { return o.Strict && own(o) })) {
+			continue // it counts once with others of its owner
+		}
+		inside[grant{h.LeaseID, h.Token}] = fmt.Sprintf("the store has let %s in with token %d", h.Owner.ID, h.Token)
 	}
 	if len(inside) > limit {
 		w.broke("capacity", "lock %s is for %d, and %s", name, limit, strings.Join(slices.Sorted(maps.Values(inside)), ", "))
 	}
 	for _, c := range slices.Concat(w.scripts, w.probers) {
 		for _, l := range c.held {
+			held := grant{l.ID(), l.Token()}
+			until, ended := w.ended[held]
 			switch {
 			case l.Name() != name || c.gone(l):
+			case c.believes(l) && ended:
+				if w.now() > until {
+					w.broke("forced end", "lock %s: %s holds it with token %d, and was told nothing since that was ended by force", name, c.name, l.Token())
+				}
 			case c.believes(l):
 				limit = min(limit, c.limit)
-				inside[l.ID()] = fmt.Sprintf("%s was told that it holds it with token %d, and nothing else since", c.name, l.Token())
+				inside[held] = fmt.Sprintf("%s was told that it holds it with token %d, and nothing else since", c.name, l.Token())
 			case !c.told[l.ID()]:
 				c.told[l.ID()] = true
 				w.say(c.actor, "is told that %s is lost", name)
@@ -60,11 +71,16 @@ func (w *world) changed(before lokt.Snapshot, c lokt.Change) {
 	was, after := &before.Lock, &c.Lock
 	for _, q := range slices.Backward(after.Queue) {
 		old, had := was.Holder(q.LeaseID)
-		if _, over := before.Stale(old); had && (over || q.Ticket > 0) { // its turn had come: it is the next one, unless that was taken back
+		at, queued := was.Position(q.LeaseID)
+		_, over := before.Stale(old)
+		if had && (over || q.Ticket > 0) || q.Passed > 0 && (!queued || was.Queue[at].Passed == 0) { // its turn had come: it is the next one, unless that was taken back
 			w.arrivals = append([]string{q.LeaseID}, slices.DeleteFunc(w.arrivals, func(id string) bool { return id == q.LeaseID })...)
 		}
 	}
+	passed := false
 	for _, e := range c.Events {
+		w.forced(e)
+		passed = passed || e.Type == lokt.EventPass
 		if e.Type == lokt.EventWait && e.Extra[lokt.ExtraOutcome] == "started" {
 			w.arrivals = append(slices.DeleteFunc(w.arrivals, func(id string) bool { return id == e.LeaseID }), e.LeaseID)
 		}
@@ -87,7 +103,7 @@ func (w *world) changed(before lokt.Snapshot, c lokt.Change) {
 		if h.Token <= was.Token {
 			w.broke("tokens", "lock %s: %s is let in with token %d, and there was %d before", after.Name, h.Owner.ID, h.Token, was.Token)
 		}
-		if !had {
+		if !had && !passed { // to whom it is passed on comes first
 			w.checkOrder(before, after, h)
 		}
 	}

@@ -106,6 +106,9 @@ func (w *world) populate(r *rand.Rand) {
 		w.scripts = append(w.scripts, c)
 		w.begin(c, 1)
 	}
+	if r := rand.New(rand.NewPCG(w.o.Seed, 1<<44)); w.net && r.IntN(2) == 0 {
+		w.operate(r, ttl)
+	}
 }
 
 func newAction(r *rand.Rand, id int, ttl time.Duration, one, preempt bool) action {

@@ -348,14 +348,14 @@ func (h *host) lose(names ...string) {
 }
 
 // inside adds those who have a lease of the lock that nobody stands behind, and returns how many may be inside.
-func (h *host) inside(name string, who map[string]string, limit int) int {
+func (h *host) inside(name string, who map[grant]string, limit int) int {
 	if h == nil {
 		return limit
 	}
 	for _, v := range h.vows {
 		if v.name == name && v.lease != "" && v.holds(h) {
 			limit = min(limit, v.limit)
-			who[v.lease] = fmt.Sprintf("%s has a lease with token %d", v.who, v.token)
+			who[grant{v.lease, v.token}] = fmt.Sprintf("%s has a lease with token %d", v.who, v.token)
 		}
 	}
 	return limit

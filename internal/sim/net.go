@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -100,8 +101,14 @@ func (n wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	defer hangUp()
 	answer := make(chan *http.Response, 1)
 	n.w.running.Go(func() {
-		answer <- at.serve(here, h, r, body)                                          //nolint:bodyclose // it is in memory
-		if f == twice && at.pass(at.ctx, pointWork, "gets a copy of "+what) == fine { // which nobody waits for any more
+		answer <- at.serve(here, h, r, body) //nolint:bodyclose // it is in memory
+		if f != twice {
+			return
+		}
+		if late := rand.New(rand.NewPCG(n.w.o.Seed, 1<<45+uint64(n.w.gate.round))); late.IntN(2) == 0 {
+			time.Sleep(randomly(late, time.Millisecond, 30*time.Second))
+		}
+		if at.pass(at.ctx, pointWork, "gets a copy of "+what) == fine { // which nobody waits for any more
 			n.w.vague = n.w.vague || r.Method == http.MethodPost
 			at.serve(known, h, r, body) //nolint:bodyclose // it is in memory
 		}

@@ -92,9 +92,11 @@ type world struct {
 	history *lokttest.Recorder
 	daemons []*daemon
 	workers []*actor
-	board   *board // nil without jobs
-	host    *host  // nil without lock files
-	net     bool   // clients ask daemons
+	looked  map[string]uint64       // by operator, the last token when one looked
+	ended   map[grant]time.Duration // by force: until when its holder may rely on it
+	board   *board                  // nil without jobs
+	host    *host                   // nil without lock files
+	net     bool                    // clients ask daemons
 
 	harm      float64         // how likely a wild step is harmed
 	allowed   map[string]bool // disturbances and faults of this course
@@ -182,6 +184,7 @@ func newWorld(o Options) *world {
 	r := rand.New(rand.NewPCG(o.Seed, 1<<40))
 	w := &world{
 		o: o, start: time.Now(), late: rand.New(rand.NewPCG(o.Seed, 1<<41)), reached: map[string]int{}, allowed: map[string]bool{},
+		looked: map[string]uint64{}, ended: map[grant]time.Duration{},
 		gate: gate{arrived: make(chan struct{}, 1)},
 	}
 	w.kind = Worlds()[r.IntN(len(Worlds()))]

@@ -1,0 +1,73 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+)
+
+// operate has a person end, pass on and hold up what the clients have.
+func (w *world) operate(r *rand.Rand, ttl time.Duration) {
+	me := w.newActor("operator", r)
+	service := w.reach(me)
+	w.vague = true // the history does not have it
+	w.script(func() {
+		for k := range 3 + r.IntN(6) {
+			id, name := 900+k, []string{"a", "a", "b", "s"}[r.IntN(4)]
+			to, long := w.scripts[r.IntN(len(w.scripts))].locker.Owner(), randomly(r, lokt.MinTTL, ttl)
+			what, named := r.IntN(5), r.IntN(3) == 0
+			w.sleep(randomly(r, time.Millisecond, 2*ttl))
+			if slices.Contains(w.o.Mask.Idle, id) || me.pass(me.ctx, pointWork, "begins") != fine {
+				continue
+			}
+			w.actions = append(w.actions, id)
+			owner := lokt.Owner{ID: fmt.Sprint("operator-", id), Session: "1"}
+			s, err := service.Get(me.ctx, name)
+			if err != nil || what < 3 && len(s.Lock.Holders) == 0 {
+				continue
+			}
+			t := lokt.Target{Name: name, Owner: owner, Force: true, UpTo: s.Lock.Token}
+			if live := s.Live(); named && len(live) > 0 {
+				t.LeaseID = live[0].LeaseID
+			} else {
+				w.looked[owner.ID] = s.Lock.Token
+			}
+			switch what {
+			case 0, 1:
+				w.say(me, "unlocks %s by force", name)
+				_, err = service.Release(me.ctx, t)
+			case 2:
+				w.say(me, "passes %s to %s", name, to.ID)
+				_, err = service.Tell(me.ctx, t, lokt.Message{Pass: &lokt.Claim{Owner: to, TTL: long}})
+			case 3:
+				w.say(me, "freezes %s", name)
+				if _, err = service.Freeze(me.ctx, name, lokt.Freeze{Owner: owner, TTL: long}); err == nil {
+					w.sleep(long / 2)
+					_, err = service.Unfreeze(me.ctx, lokt.Target{Name: name, Owner: owner})
+				}
+			case 4:
+				w.say(me, "takes a lease of %s", name)
+				_, err = service.Acquire(me.ctx, lokt.Claim{Name: name, Owner: owner, Limit: lockNames[name], TTL: long})
+			}
+			if err != nil {
+				w.say(me, "is refused: %s", w.reason(err))
+			}
+		}
+	})
+}
+
+// forced notes what an operator's request has ended or passed on, and looks whether it was there when the operator looked.
+func (w *world) forced(e lokt.Event) {
+	if e.Type != lokt.EventForceBreak && e.Type != lokt.EventPass {
+		return
+	}
+	if most, looked := w.looked[e.Extra[lokt.ExtraBy]]; looked && e.Token > most {
+		w.broke("late force", "lock %s: %s of token %d, and its operator had looked at %d", e.Name, e.Type, e.Token, most)
+	}
+	if e.Type == lokt.EventForceBreak { // its holder hears of it with the next renewal, or relies on the last one
+		w.ended[grant{e.LeaseID, e.Token}] = w.now() + e.TTL
+	}
+}
