@@ -141,8 +141,11 @@ func newPass(a *app.App) *cobra.Command {
 	var force bool
 	cmd := a.Named("pass", func(cmd *cobra.Command, b *app.Backend, name string) error {
 		s, err := b.Get(cmd.Context(), name)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
+		case len(s.Lock.Holders) == 0: // a request would pass on what is granted before it arrives
+			return &lokt.GoneError{Name: name, LeaseID: id}
 		}
 		by := a.Asker()
 		to := lokt.Owner{ID: cmp.Or(recipient, by.ID), Session: session, AnySession: session == ""}

@@ -316,6 +316,9 @@ func (s *source) unlock(ctx context.Context, name string) (string, error) {
 		return "", errors.New("to end what others hold is for a person to do")
 	}
 	seen, err := s.b.Get(ctx, name)
+	if err == nil && len(seen.Lock.Holders) == 0 { // a request would end what is granted before it arrives
+		err = &lokt.GoneError{Name: name}
+	}
 	if err != nil {
 		return "", s.Repairable(err, name)
 	}
