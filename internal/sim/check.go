@@ -48,6 +48,9 @@ func (w *world) checkLock(name string) {
 			switch {
 			case l.Name() != name || c.gone(l):
 			case c.believes(l) && ended:
+				if h, again := snap.Lock.Holder(l.ID()); again && h.Token != l.Token() {
+					w.count(grantedAgain)
+				}
 				if w.now() > until {
 					w.broke("forced end", "lock %s: %s holds it with token %d, and was told nothing since that was ended by force", name, c.name, l.Token())
 				}

@@ -96,18 +96,26 @@ func (w *world) populate(r *rand.Rand) {
 	}
 	tickets := rand.New(rand.NewPCG(w.o.Seed, 1<<43))
 	some := w.history == nil && tickets.IntN(3) == 0
+	operator := rand.New(rand.NewPCG(w.o.Seed, 1<<44))
+	operated := w.net && operator.IntN(2) == 0
+	if operated { // and there are moments when nobody waits
+		n = 2
+	}
 	for i := range n {
 		c := &client{actor: w.newActor(people[i], r)}
 		for k := range 1 + r.IntN(4) {
 			if c.todo = append(c.todo, newAction(r, i*100+k, ttl, one, preempt)); some {
 				c.todo[k] = withTicket(tickets, c.todo[k])
 			}
+			if operated { // or most would be over before one has acted
+				c.todo[k].touches, c.todo[k].gap = c.todo[k].touches+2, max(c.todo[k].gap, ttl/4)
+			}
 		}
 		w.scripts = append(w.scripts, c)
 		w.begin(c, 1)
 	}
-	if r := rand.New(rand.NewPCG(w.o.Seed, 1<<44)); w.net && r.IntN(2) == 0 {
-		w.operate(r, ttl)
+	if operated {
+		w.operate(operator, ttl)
 	}
 }
 

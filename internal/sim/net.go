@@ -105,8 +105,11 @@ func (n wire) RoundTrip(r *http.Request) (*http.Response, error) {
 		if f != twice {
 			return
 		}
-		if late := rand.New(rand.NewPCG(n.w.o.Seed, 1<<45+uint64(n.w.gate.round))); late.IntN(2) == 0 {
-			time.Sleep(randomly(late, time.Millisecond, 30*time.Second))
+		if late := rand.New(rand.NewPCG(n.w.o.Seed, 1<<45+uint64(n.w.gate.round))); n.w.strike != nil || late.IntN(2) == 0 {
+			select {
+			case <-n.w.strike:
+			case <-time.After(randomly(late, time.Millisecond, 30*time.Second)):
+			}
 		}
 		if at.pass(at.ctx, pointWork, "gets a copy of "+what) == fine { // which nobody waits for any more
 			n.w.vague = n.w.vague || r.Method == http.MethodPost

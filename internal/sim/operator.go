@@ -14,12 +14,13 @@ func (w *world) operate(r *rand.Rand, ttl time.Duration) {
 	me := w.newActor("operator", r)
 	service := w.reach(me)
 	w.vague = true // the history does not have it
+	w.harm, w.strike = max(w.harm, 0.1), make(chan struct{})
 	w.script(func() {
-		for k := range 3 + r.IntN(6) {
+		for k := range 5 + r.IntN(15) {
 			id, name := 900+k, []string{"a", "a", "b", "s"}[r.IntN(4)]
 			to, long := w.scripts[r.IntN(len(w.scripts))].locker.Owner(), randomly(r, lokt.MinTTL, ttl)
 			what, named := r.IntN(5), r.IntN(3) == 0
-			w.sleep(randomly(r, time.Millisecond, 2*ttl))
+			w.sleep(randomly(r, time.Millisecond, ttl))
 			if slices.Contains(w.o.Mask.Idle, id) || me.pass(me.ctx, pointWork, "begins") != fine {
 				continue
 			}
@@ -69,5 +70,7 @@ func (w *world) forced(e lokt.Event) {
 	}
 	if e.Type == lokt.EventForceBreak { // its holder hears of it with the next renewal, or relies on the last one
 		w.ended[grant{e.LeaseID, e.Token}] = w.now() + e.TTL
+		close(w.strike)
+		w.strike = make(chan struct{})
 	}
 }

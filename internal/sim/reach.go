@@ -17,6 +17,7 @@ const (
 	lateCommit = "a change is stored after who asked gave up"
 
 	ticketGoesOn = "another process goes on with a ticket"
+	grantedAgain = "a copy of a claim is granted while its holder relies on what was ended by force"
 	ticketIsLate = "an earlier process of a ticket comes late"
 )
 

@@ -94,6 +94,7 @@ type world struct {
 	workers []*actor
 	looked  map[string]uint64       // by operator, the last token when one looked
 	ended   map[grant]time.Duration // by force: until when its holder may rely on it
+	strike  chan struct{}           // closed at the next such end, which copies of requests wait for; nil without an operator
 	board   *board                  // nil without jobs
 	host    *host                   // nil without lock files
 	net     bool                    // clients ask daemons
