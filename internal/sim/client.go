@@ -56,7 +56,7 @@ func (c *client) believes(l *lokt.Lease) bool {
 		return false
 	case c.died: // and a command goes on that needs no renewals
 		return l.Holder().TTL == 0
-	case c.froze: // before it does anything it looks at its clock
+	case c.w.now() < c.dazed:
 		return l.Err() == nil
 	}
 	return context.Cause(l.Context()) == nil

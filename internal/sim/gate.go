@@ -54,8 +54,8 @@ type actor struct {
 	ctx    context.Context // ends with the process
 	cancel context.CancelFunc
 	died   bool
-	froze  bool          // it was stopped at least once
 	until  time.Duration // stopped until then
+	dazed  time.Duration // until when its timers may be late: it looks at its clock before it does anything
 	rate   float64       // of its clock, against the world's
 	ahead  time.Duration // of its clock
 	reads  time.Duration // of its clock at one moment, 1 ns each

@@ -14,7 +14,7 @@ func (w *world) operate(r *rand.Rand, ttl time.Duration) {
 	me := w.newActor("operator", r)
 	service := w.reach(me)
 	w.vague = true // the history does not have it
-	w.harm, w.strike = max(w.harm, 0.1), make(chan struct{})
+	w.harm, w.strike, w.allowed[copied] = max(w.harm, 0.1), make(chan struct{}), true
 	w.script(func() {
 		for k := range 5 + r.IntN(15) {
 			id, name := 900+k, []string{"a", "a", "b", "s"}[r.IntN(4)]
@@ -25,6 +25,11 @@ func (w *world) operate(r *rand.Rand, ttl time.Duration) {
 				continue
 			}
 			w.actions = append(w.actions, id)
+			for _, c := range w.scripts {
+				if !c.died && len(c.held) > 0 && what < 2 { // or most locks would be free
+					name = c.held[0].Name()
+				}
+			}
 			owner := lokt.Owner{ID: fmt.Sprint("operator-", id), Session: "1"}
 			s, err := service.Get(me.ctx, name)
 			if err != nil || what < 3 && len(s.Lock.Holders) == 0 {

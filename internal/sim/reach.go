@@ -3,6 +3,7 @@ package sim
 import (
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/lokt-dev/lokt"
 )
@@ -13,6 +14,9 @@ const (
 	stopClient = "a client is stopped, and goes on later"
 	jumpClock  = "a client's clock jumps"
 	slowClock  = "the store's clock is set back"
+	setClock   = "the store's clock is wrong for a while"
+	copied     = "a request arrives twice"
+	sleepAll   = "the machine of the clients sleeps"
 	killDaemon = "a daemon dies"
 	lateCommit = "a change is stored after who asked gave up"
 
@@ -22,7 +26,7 @@ const (
 )
 
 // disturbances are all of them, those first that any world may meet at any time.
-var disturbances = []string{killClient, stopClient, jumpClock, slowClock, killDaemon, lateCommit}
+var disturbances = []string{killClient, stopClient, jumpClock, slowClock, setClock, sleepAll, killDaemon, lateCommit}
 
 // harm is a fault that steps of that kind may meet.
 type harm struct {
@@ -39,7 +43,7 @@ var harms = []harm{
 	{pointAnswer, lost, "a change is stored, and its answer is lost"},
 	{pointSend, refused, "a daemon refuses a connection"},
 	{pointSend, lost, "a request is lost on the way"},
-	{pointSend, twice, "a request arrives twice"},
+	{pointSend, twice, copied},
 	{pointSend, vanished, "a request is never answered"},
 	{pointReply, lost, "an answer is lost on the way"},
 }
@@ -74,11 +78,11 @@ func (w *world) faultAt(s *step, r *rand.Rand) fault {
 
 // disturb does something to a process, and reports whether it did.
 func (w *world) disturb(r *rand.Rand) bool {
-	what := disturbances[r.IntN(4)]
+	what := disturbances[r.IntN(6)]
 	if w.net && r.IntN(3) == 0 {
 		what = killDaemon
 	}
-	if w.host != nil && (what == slowClock || r.IntN(2) == 0) {
+	if w.host != nil && (what == slowClock || what == setClock || what == sleepAll || r.IntN(2) == 0) {
 		return w.host.disturb(r)
 	}
 	if !w.allowed[what] {
@@ -88,6 +92,25 @@ func (w *world) disturb(r *rand.Rand) bool {
 	case slowClock:
 		w.db.behind += randomly(r, 1000, 1e9)
 		w.say(w.db.a, "%s", what)
+	case setClock:
+		by := w.db.behind // it is put right
+		if by.Abs() < 2*time.Second {
+			by = randomly(r, 2*time.Second, 5*time.Hour)
+			if r.IntN(2) == 0 {
+				by = -by
+			}
+		}
+		w.say(w.db.a, "its clock is set by %v", by)
+		w.db.set(by)
+	case sleepAll: // their timers stand still, while the store goes on
+		by := randomly(r, time.Millisecond, time.Hour)
+		w.say(w.db.a, "%s for %v", what, by)
+		w.mu.Lock()
+		for _, a := range w.people() {
+			a.dazed, a.ahead = w.now()+glance, a.ahead+by
+		}
+		w.mu.Unlock()
+		w.db.behind, w.vague = w.db.behind-by, true // the history counts by the clock of the world
 	case killDaemon:
 		d := w.daemons[r.IntN(len(w.daemons))]
 		if d.died {
@@ -98,10 +121,7 @@ func (w *world) disturb(r *rand.Rand) bool {
 			d.kill()
 		}
 	default:
-		all := slices.Clone(w.workers)
-		for _, c := range w.scripts {
-			all = append(all, c.actor)
-		}
+		all := w.people()
 		a := all[r.IntN(len(all))]
 		switch {
 		case a.died && what == killClient && a.again != nil:
@@ -113,16 +133,29 @@ func (w *world) disturb(r *rand.Rand) bool {
 		case what == killClient:
 			a.kill()
 		case what == stopClient:
-			a.froze, a.until = true, w.now()+randomly(r, 1e6, 60e9)
+			a.until = w.now() + randomly(r, 1e6, 60e9)
+			a.dazed = a.until + glance
 		case what == jumpClock:
 			w.mu.Lock()
-			a.froze, a.ahead = true, a.ahead+randomly(r, 1e6, 20e9)
+			a.dazed, a.ahead = w.now()+glance, a.ahead+randomly(r, 1e6, 20e9)
 			w.mu.Unlock()
 		}
 		w.say(a, "%s", what)
 	}
 	w.count(what)
 	return true
+}
+
+// glance is how soon whoever is there looks at its clock, and a bit.
+const glance = 1100 * time.Millisecond
+
+// people returns the processes that want something.
+func (w *world) people() []*actor {
+	all := slices.Clone(w.workers)
+	for _, c := range w.scripts {
+		all = append(all, c.actor)
+	}
+	return all
 }
 
 // countEvent counts what the production code says has happened.
@@ -140,6 +173,6 @@ func (w *world) countEvent(e lokt.Event) {
 func mustReach() []string {
 	return append(append(mayMeet(), mustReachFiles()...), "time passes while a step waits", "a client starts again", ticketGoesOn, ticketIsLate, "waiting would be a circle", "a release fails", "the lock was lost",
 		"event takeover, expired", "event takeover, unclaimed", "event takeover, preempted", "event auto-prune, unclaimed", "event wait, granted",
-		"event wait, timeout", "event wait, cancelled", "event wait, died, not-asking", "event preempt", "event release-mismatch", "event renew-fail",
+		"event wait, timeout", "event wait, cancelled", "event wait, died, not-asking", "event preempt", "event force-break", "event pass", "event freeze-deny", "event release-mismatch", "event renew-fail",
 		"worker: started", "worker: a job goes back", "worker: stop", "worker: untold", "worker: doubt", "a job ends: completed", "a job ends: lease_expired", "a job ends: max_runtime_exceeded")
 }

@@ -204,9 +204,9 @@ func newWorld(o Options) *world {
 
 func (w *world) now() time.Duration { return time.Since(w.start) }
 
-// newActor adds a process. Its clock may be off by half of what leases allow for.
+// newActor adds a process. Its clock may be off by what leases allow for.
 func (w *world) newActor(name string, r *rand.Rand) *actor {
-	a := &actor{w: w, index: len(w.actors), name: name, rate: 1 + (r.Float64()-0.5)/100}
+	a := &actor{w: w, index: len(w.actors), name: name, rate: 0.99 + r.Float64()/50}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	w.actors = append(w.actors, a)
 	return a

@@ -3,6 +3,8 @@ package sim
 import (
 	"context"
 	"fmt"
+	"iter"
+	"slices"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -113,6 +115,63 @@ func (s session) View(ctx context.Context, name string) (lokt.Snapshot, error) {
 		return lokt.Snapshot{}, failure(ctx, f)
 	}
 	return s.look(name), nil
+}
+
+// List implements lokt.Store.
+func (d *database) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot, error] {
+	return func(yield func(lokt.Snapshot, error) bool) {
+		for s, err := range d.Store.List(ctx, f) {
+			if s.Now = s.Now.Add(-d.behind); !yield(s, err) {
+				return
+			}
+		}
+	}
+}
+
+// set sets the clock. All that had not ended gets its full time, and a maximum hold what is left of it, as stores do that see it.
+func (d *database) set(by time.Duration) {
+	before := d.behind
+	d.behind -= by
+	for name := range lockNames {
+		_ = d.Store.Update(context.Background(), name, func(s lokt.Snapshot) lokt.Change {
+			l := lokt.Lock{ // with nothing that was known of its times
+				Name: name, Revision: s.Lock.Revision, Token: s.Lock.Token, Holders: slices.Clone(s.Lock.Holders), Queue: slices.Clone(s.Lock.Queue), Freeze: s.Lock.Freeze,
+			}
+			now := s.Now.Add(-d.behind)
+			s.Now = s.Now.Add(-before)
+			for i := range l.Holders {
+				h := &l.Holders[i]
+				if h.TTL == 0 {
+					continue
+				}
+				_, over := s.Stale(*h)
+				h.HeldSince, h.ExpiresAt = h.HeldSince.Add(by), h.ExpiresAt.Add(by)
+				if !h.Pending.IsZero() {
+					h.Pending = h.Pending.Add(by)
+				}
+				if y := h.Yield; y != nil && !y.Deadline.IsZero() {
+					moved := *y
+					h.Yield, moved.Deadline = &moved, y.Deadline.Add(by)
+				}
+				if over {
+					continue
+				}
+				h.AcquiredAt, h.ExpiresAt = now, now.Add(h.TTL)
+				if end := h.HeldSince.Add(h.MaxHold); h.MaxHold > 0 && end.Before(h.ExpiresAt) {
+					h.ExpiresAt = end
+				}
+			}
+			for i, q := range l.Queue {
+				moved := *q
+				l.Queue[i], moved.Until = &moved, q.Until.Add(by)
+			}
+			if f := l.Freeze; f != nil && f.TTL > 0 {
+				moved := *f
+				l.Freeze, moved.ExpiresAt = &moved, f.ExpiresAt.Add(by)
+			}
+			return lokt.Change{Lock: l}
+		})
+	}
 }
 
 // look reads a lock without asking for leave.

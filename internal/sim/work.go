@@ -55,7 +55,7 @@ func (r *run) believes() bool {
 	switch {
 	case r.over || r.a.died:
 		return false
-	case r.a.froze:
+	case r.a.w.now() < r.a.dazed:
 		return r.Err() == nil
 	}
 	return r.ctx.Err() == nil
@@ -67,11 +67,22 @@ type turns struct {
 	a *actor
 }
 
+// now is the time by the store's clock; zero if the scheduler's own is to be used.
+func (s turns) now() (now time.Time) {
+	if s.a.w.board.config.Shared {
+		now = time.Now().Add(-s.a.w.db.behind)
+	}
+	return now
+}
+
 func (s turns) Update(ctx context.Context, turn func(jobs.Facts) jobs.Changes) error {
 	if f := s.a.pass(ctx, pointChange, "changes jobs"); f != fine && f != twice {
 		return failure(ctx, f)
 	}
-	if err := s.Store.Update(context.Background(), turn); err != nil {
+	if err := s.Store.Update(context.Background(), func(f jobs.Facts) jobs.Changes {
+		f.Now = s.now()
+		return turn(f)
+	}); err != nil {
 		return err
 	}
 	return failure(ctx, s.a.pass(ctx, pointAnswer, "hears that jobs are changed"))
@@ -82,6 +93,7 @@ func (s turns) Load(ctx context.Context) (jobs.Changes, error) {
 		return jobs.Changes{}, failure(ctx, f)
 	}
 	c, err := s.Store.Load(context.Background())
+	c.Now = s.now()
 	slices.SortFunc(c.Jobs, func(a, b *jobs.Record) int { return cmp.Compare(a.Revision, b.Revision) })
 	slices.SortFunc(c.Memos, func(a, b jobs.Memo) int { return cmp.Compare(a.ID, b.ID) })
 	return c, err
@@ -92,6 +104,7 @@ func (w *world) employ(r *rand.Rand) {
 	w.board = &board{
 		config: jobs.Config{
 			Total: 2 + r.IntN(3), TTL: randomly(r, 2*time.Second, 20*time.Second), Grace: time.Duration(r.IntN(2)) * time.Second,
+			Shared: w.o.Seed%2 == 0,
 		},
 		store: w.db.Jobs(), tasks: map[string]*task{},
 	}
