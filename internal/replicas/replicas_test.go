@@ -145,8 +145,12 @@ func TestReplicasOnEtcdUnderFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes half a minute and more")
 	}
+	pg := servers.NeedPostgres(t) // which etcd leaves jobs to
+	if err := pg.Exec("CREATE SCHEMA jobs"); err != nil {
+		t.Fatal(err)
+	}
 	cluster := startEtcd(t)
-	s := &system{dice: dice(t)}
+	s := &system{jobs: true, dice: dice(t)}
 	s.hurt = []func() (string, error){
 		func() (string, error) {
 			m := cluster.leader(t)
@@ -178,8 +182,9 @@ func TestReplicasOnEtcdUnderFaults(t *testing.T) {
 		},
 	}
 	for range 3 {
-		s.replicas = append(s.replicas, startReplica(t, cluster.clients, func(a []string) []string {
-			return []string{"--store", "etcd://" + strings.Join(a, ",") + "/lokt", "--jobs-store", "none"}
+		s.replicas = append(s.replicas, startReplica(t, append(slices.Clone(cluster.clients), pg.Addr), func(a []string) []string {
+			members := a[:len(cluster.clients)]
+			return []string{"--store", "etcd://" + strings.Join(members, ",") + "/lokt", "--jobs-store", pg.URL(a[len(members)], "jobs")}
 		}))
 	}
 	s.survive(t)
@@ -521,13 +526,15 @@ type workload struct {
 	mu       sync.Mutex
 	accepted []string                          // jobs whose submission was acknowledged
 	doing    map[string]map[uint64]*worker.Run // by job and token: attempts that are under way
+	inside   map[string]map[*worker.Run]bool   // by lock: attempts that hold it
 	twice    []string
 	attempts int
+	locked   int // locks that attempts held
 }
 
 func startJobs(t *testing.T, reach []string) *workload {
 	ctx, stop := context.WithCancel(t.Context())
-	w := &workload{stop: stop, doing: map[string]map[uint64]*worker.Run{}}
+	w := &workload{stop: stop, doing: map[string]map[uint64]*worker.Run{}, inside: map[string]map[*worker.Run]bool{}}
 	client := func(i int) *httpapi.JobsClient {
 		both, err := httpapi.New(reach[i%len(reach)], httpapi.ClientOptions{Attempt: 3 * time.Second})
 		if err != nil {
@@ -545,6 +552,9 @@ func startJobs(t *testing.T, reach []string) *workload {
 				spec.MaxAttempts = 50
 				spec.RetryBackoff = 100 * time.Millisecond
 				spec.IdempotencyKey = fmt.Sprintf("key-%d-%d", i, n)
+				if n%2 == 0 {
+					spec.Locks = []string{fmt.Sprint("of-jobs-", rand.IntN(3)), "of-jobs-3"}[:1+rand.IntN(2)]
+				}
 				if got, err := c.Submit(ctx, []jobs.Spec{spec}); err == nil {
 					w.mu.Lock()
 					w.accepted = append(w.accepted, got[0].JobID)
@@ -588,6 +598,19 @@ func (w *workload) work(ctx context.Context, r *worker.Run) (any, error) {
 		}
 	}
 	on[r.Token()] = r
+	for _, name := range r.Job.Locks {
+		if w.inside[name] == nil {
+			w.inside[name] = map[*worker.Run]bool{}
+		}
+		for other := range w.inside[name] {
+			if other.Err() == nil {
+				w.twice = append(w.twice, fmt.Sprintf("lock %s is held for job %s with token %d, and for job %s with token %d",
+					name, r.Job.ID, r.Lease.LockTokens[name], other.Job.ID, other.Lease.LockTokens[name]))
+			}
+		}
+		w.inside[name][r] = true
+		w.locked++
+	}
 	w.mu.Unlock()
 	select {
 	case <-ctx.Done():
@@ -595,6 +618,9 @@ func (w *workload) work(ctx context.Context, r *worker.Run) (any, error) {
 	}
 	w.mu.Lock()
 	delete(on, r.Token())
+	for _, name := range r.Job.Locks {
+		delete(w.inside[name], r)
+	}
 	w.mu.Unlock()
 	return nil, ctx.Err()
 }
@@ -625,8 +651,8 @@ func (w *workload) finish(t *testing.T) {
 	for _, s := range w.twice {
 		t.Error(s)
 	}
-	counted(t, "checked", map[string]int{"jobs acknowledged and done": len(accepted), "attempts at jobs": w.attempts})
-	if len(accepted) < 20 {
-		t.Errorf("only %d jobs", len(accepted))
+	counted(t, "checked", map[string]int{"jobs acknowledged and done": len(accepted), "attempts at jobs": w.attempts, "locks of attempts": w.locked})
+	if len(accepted) < 20 || w.locked < 10 {
+		t.Errorf("only %d jobs, with %d locks", len(accepted), w.locked)
 	}
 }
