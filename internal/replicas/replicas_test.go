@@ -526,33 +526,38 @@ type workload struct {
 	mu       sync.Mutex
 	accepted []string                          // jobs whose submission was acknowledged
 	doing    map[string]map[uint64]*worker.Run // by job and token: attempts that are under way
-	inside   map[string]map[*worker.Run]bool   // by lock: attempts that hold it
+	inside   map[string]map[holder]string      // by lock: who was told that it holds it
 	twice    []string
 	attempts int
-	locked   int // locks that attempts held
+	locked   int // how often a lock was held
 }
 
 func startJobs(t *testing.T, reach []string) *workload {
 	ctx, stop := context.WithCancel(t.Context())
-	w := &workload{stop: stop, doing: map[string]map[uint64]*worker.Run{}, inside: map[string]map[*worker.Run]bool{}}
-	client := func(i int) *httpapi.JobsClient {
+	w := &workload{stop: stop, doing: map[string]map[uint64]*worker.Run{}, inside: map[string]map[holder]string{}}
+	client := func(i int) (*httpapi.JobsClient, *httpapi.Client) {
 		both, err := httpapi.New(reach[i%len(reach)], httpapi.ClientOptions{Attempt: 3 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
 		c := both.Jobs()
 		w.clients = append(w.clients, c)
-		return c
+		return c, both
 	}
 	for i := range 2 {
-		c := client(i)
+		c, both := client(i)
+		k, err := lokt.NewLocker(both, lokt.Owner{ID: fmt.Sprint("outsider-", i)}, lokt.LockerOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.submits.Go(func() { w.contend(ctx, k, fmt.Sprint("of-jobs-", i)) })
 		w.submits.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
 				spec := jobs.NewSpec()
 				spec.MaxAttempts = 50
 				spec.RetryBackoff = 100 * time.Millisecond
 				spec.IdempotencyKey = fmt.Sprintf("key-%d-%d", i, n)
-				if n%2 == 0 {
+				if n%4 == 0 {
 					spec.Locks = []string{fmt.Sprint("of-jobs-", rand.IntN(3)), "of-jobs-3"}[:1+rand.IntN(2)]
 				}
 				if got, err := c.Submit(ctx, []jobs.Spec{spec}); err == nil {
@@ -566,7 +571,7 @@ func startJobs(t *testing.T, reach []string) *workload {
 	}
 	working, rest := context.WithCancel(t.Context())
 	for i := range 8 {
-		c := client(i)
+		c, _ := client(i)
 		worker, err := worker.NewWorker(c, w.work, worker.WorkerOptions{ID: fmt.Sprint("worker-", i), Concurrency: 2, Wait: 2 * time.Second})
 		if err != nil {
 			t.Fatal(err)
@@ -581,6 +586,41 @@ func startJobs(t *testing.T, reach []string) *workload {
 	w.stop = func() { submits(); w.submits.Wait() }
 	t.Cleanup(func() { w.stop(); rest(); w.works.Wait() })
 	return w
+}
+
+// holder is an attempt or a lease. It has no error as long as it may rely on its locks.
+type holder interface{ Err() error }
+
+// enter notes that a lock was granted, and who else thinks that it holds it. The workload is locked.
+func (w *workload) enter(lock string, h holder, what string) {
+	for other, its := range w.inside[lock] {
+		if other.Err() == nil {
+			w.twice = append(w.twice, fmt.Sprintf("lock %s is held by %s, and by %s", lock, what, its))
+		}
+	}
+	if w.inside[lock] == nil {
+		w.inside[lock] = map[holder]string{}
+	}
+	w.inside[lock][h] = what
+	w.locked++
+}
+
+// contend takes a lock of jobs from outside, again and again.
+func (w *workload) contend(ctx context.Context, k *lokt.Locker, lock string) {
+	for ctx.Err() == nil {
+		l, err := k.Acquire(ctx, lock, lokt.Options{TTL: lockTTL, Wait: time.Second})
+		if err == nil {
+			w.mu.Lock()
+			w.enter(lock, l, fmt.Sprintf("an outsider with token %d", l.Token()))
+			w.mu.Unlock()
+			time.Sleep(time.Duration(rand.IntN(200)) * time.Millisecond)
+			w.mu.Lock()
+			delete(w.inside[lock], l)
+			w.mu.Unlock()
+			_ = l.Release(ctx)
+		}
+		time.Sleep(time.Duration(rand.IntN(1000)) * time.Millisecond)
+	}
 }
 
 // work does a job: it notes while it may rely on its lease that it does so.
@@ -599,17 +639,7 @@ func (w *workload) work(ctx context.Context, r *worker.Run) (any, error) {
 	}
 	on[r.Token()] = r
 	for _, name := range r.Job.Locks {
-		if w.inside[name] == nil {
-			w.inside[name] = map[*worker.Run]bool{}
-		}
-		for other := range w.inside[name] {
-			if other.Err() == nil {
-				w.twice = append(w.twice, fmt.Sprintf("lock %s is held for job %s with token %d, and for job %s with token %d",
-					name, r.Job.ID, r.Lease.LockTokens[name], other.Job.ID, other.Lease.LockTokens[name]))
-			}
-		}
-		w.inside[name][r] = true
-		w.locked++
+		w.enter(name, r, fmt.Sprintf("job %s with token %d", r.Job.ID, r.LockToken(name)))
 	}
 	w.mu.Unlock()
 	select {
@@ -651,7 +681,7 @@ func (w *workload) finish(t *testing.T) {
 	for _, s := range w.twice {
 		t.Error(s)
 	}
-	counted(t, "checked", map[string]int{"jobs acknowledged and done": len(accepted), "attempts at jobs": w.attempts, "locks of attempts": w.locked})
+	counted(t, "checked", map[string]int{"jobs acknowledged and done": len(accepted), "attempts at jobs": w.attempts, "locks held": w.locked})
 	if len(accepted) < 20 || w.locked < 10 {
 		t.Errorf("only %d jobs, with %d locks", len(accepted), w.locked)
 	}
