@@ -26,27 +26,27 @@ type request struct {
 	taken    atomic.Bool // by the goroutine that commits, or by its caller who gave up
 	turned   bool        // the turn has been run
 	panicked any
-	settled  bool // it is known what became of it
 	err      error
-	done     chan struct{} // closed when that is
+	done     chan struct{} // closed when it is known what became of it
 }
 
 // errEnded is what a function that ends its goroutine (runtime.Goexit, testing.T.Fatal) counts as having panicked
 // with.
 var errEnded = errors.New("change ended its goroutine")
 
-// guard runs what others wrote, keeps what they panicked with, and reports whether they did not. If they end the
-// goroutine, it does end: group.loop has another one go on.
+// guard runs what others wrote, on a goroutine of its own, which they may end. It keeps what they panicked with, and
+// reports whether they did not.
 func (r *request) guard(run func()) (returned bool) {
-	defer func() {
-		if !returned {
-			if r.panicked = recover(); r.panicked == nil {
-				r.panicked = errEnded
-			}
-		}
+	done := make(chan any)
+	go func() {
+		defer func() { done <- recover() }()
+		run()
+		returned = true
 	}()
-	run()
-	return true
+	if r.panicked = <-done; r.panicked == nil && !returned {
+		r.panicked = errEnded
+	}
+	return returned
 }
 
 // group collects requests, and has those that arrive together stored in one transaction by a goroutine of its own.
@@ -104,22 +104,15 @@ func (r *request) outcome() error {
 
 // loop stores what there is, until the group is closed.
 func (g *group) loop() {
-	over := false
-	defer func() {
-		if over {
-			close(g.ended)
-		} else { // a request has ended this goroutine
-			go g.loop()
-		}
-	}()
+	defer close(g.ended)
 	for {
-		g.serve()
-		runtime.Gosched() // who was just answered and goes on at once is in the next transaction together
-		some, closed := g.take()
-		if over = closed && !some; over {
+		switch some, closed := g.take(); {
+		case some:
+			g.serve()
+			runtime.Gosched() // who was just answered and goes on at once is in the next transaction together
+		case closed:
 			return
-		}
-		if !some {
+		default:
 			<-g.poke
 		}
 	}
@@ -158,16 +151,7 @@ func (g *group) more() []*request {
 // serve stores the requests that are busy in one transaction. If what one of them wants cannot be stored, each gets
 // its own.
 func (g *group) serve() {
-	defer func() { // also when a request ends the goroutine: the others are served by the next one
-		g.busy = slices.DeleteFunc(g.busy, func(r *request) bool {
-			answered := r.settled || r.err != nil || r.panicked != nil
-			if answered {
-				close(r.done)
-			}
-			return answered
-		})
-	}()
-	if len(g.busy) == 0 {
+	if len(g.busy) == 0 { // all have given up
 		return
 	}
 	err := g.commit(g.busy, g.more)
@@ -178,8 +162,9 @@ func (g *group) serve() {
 		} else if r.err == nil {
 			r.err = err
 		}
-		r.settled = true
+		close(r.done)
 	}
+	g.busy = slices.Delete(g.busy, 0, len(g.busy))
 }
 
 // close lets no more requests in, and returns when those that are in have been stored.

@@ -118,9 +118,7 @@ func (d *fileDB) ready() error {
 
 func (d *fileDB) runAll(b *batch, rs []*request) {
 	for _, r := range rs {
-		if r.err == nil && r.panicked == nil {
-			d.run(b, r)
-		}
+		d.run(b, r)
 	}
 }
 
