@@ -102,16 +102,13 @@ func (n wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer := make(chan *http.Response, 1)
 	n.w.running.Go(func() {
 		answer <- at.serve(here, h, r, body) //nolint:bodyclose // it is in memory
-		if f != twice {
-			return
-		}
-		if late := rand.New(rand.NewPCG(n.w.o.Seed, 1<<45+uint64(n.w.gate.round))); n.w.strike != nil || late.IntN(2) == 0 {
+		if f == twice && n.w.strike != nil {
 			select {
 			case <-n.w.strike:
-			case <-time.After(randomly(late, time.Millisecond, 30*time.Second)):
+			case <-time.After(randomly(rand.New(rand.NewPCG(n.w.o.Seed, 1<<45+uint64(n.w.gate.round))), time.Millisecond, 30*time.Second)):
 			}
 		}
-		if at.pass(at.ctx, pointWork, "gets a copy of "+what) == fine { // which nobody waits for any more
+		if f == twice && at.pass(at.ctx, pointWork, "gets a copy of "+what) == fine { // which nobody waits for any more
 			n.w.vague = n.w.vague || r.Method == http.MethodPost
 			at.serve(known, h, r, body) //nolint:bodyclose // it is in memory
 		}

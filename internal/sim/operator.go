@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -17,11 +18,9 @@ func (w *world) operate(r *rand.Rand, ttl time.Duration) {
 	w.harm, w.strike, w.allowed[copied] = max(w.harm, 0.1), make(chan struct{}), true
 	w.script(func() {
 		for k := range 5 + r.IntN(15) {
-			id, name := 900+k, []string{"a", "a", "b", "s"}[r.IntN(4)]
-			to, long := w.scripts[r.IntN(len(w.scripts))].locker.Owner(), randomly(r, lokt.MinTTL, ttl)
-			what, named := r.IntN(5), r.IntN(3) == 0
-			w.sleep(randomly(r, time.Millisecond, ttl))
-			if slices.Contains(w.o.Mask.Idle, id) || me.pass(me.ctx, pointWork, "begins") != fine {
+			id, name, to := 900+k, slices.Sorted(maps.Keys(lockNames))[r.IntN(3)], w.scripts[r.IntN(len(w.scripts))].locker.Owner()
+			what, named, long := r.IntN(5), r.IntN(3) == 0, randomly(r, lokt.MinTTL, ttl)
+			if w.sleep(randomly(r, time.Millisecond, ttl)); slices.Contains(w.o.Mask.Idle, id) || me.pass(me.ctx, pointWork, "begins") != fine {
 				continue
 			}
 			w.actions = append(w.actions, id)
@@ -30,33 +29,29 @@ func (w *world) operate(r *rand.Rand, ttl time.Duration) {
 					name = c.held[0].Name()
 				}
 			}
-			owner := lokt.Owner{ID: fmt.Sprint("operator-", id), Session: "1"}
+			by := lokt.Owner{ID: fmt.Sprint("operator-", id), Session: "1"}
 			s, err := service.Get(me.ctx, name)
-			if err != nil || what < 3 && len(s.Lock.Holders) == 0 {
-				continue
-			}
-			t := lokt.Target{Name: name, Owner: owner, Force: true, UpTo: s.Lock.Token}
+			t := lokt.Target{Name: name, Owner: by, Force: true, UpTo: s.Lock.Token}
 			if live := s.Live(); named && len(live) > 0 {
 				t.LeaseID = live[0].LeaseID
 			} else {
-				w.looked[owner.ID] = s.Lock.Token
+				w.looked[by.ID] = s.Lock.Token
 			}
-			switch what {
-			case 0, 1:
+			switch {
+			case err != nil || len(s.Lock.Holders) == 0 && what < 3:
+			case what < 2:
 				w.say(me, "unlocks %s by force", name)
 				_, err = service.Release(me.ctx, t)
-			case 2:
+			case what == 2:
 				w.say(me, "passes %s to %s", name, to.ID)
 				_, err = service.Tell(me.ctx, t, lokt.Message{Pass: &lokt.Claim{Owner: to, TTL: long}})
-			case 3:
-				w.say(me, "freezes %s", name)
-				if _, err = service.Freeze(me.ctx, name, lokt.Freeze{Owner: owner, TTL: long}); err == nil {
+			case what == 3:
+				if _, err = service.Freeze(me.ctx, name, lokt.Freeze{Owner: by, TTL: long}); err == nil {
 					w.sleep(long / 2)
-					_, err = service.Unfreeze(me.ctx, lokt.Target{Name: name, Owner: owner})
+					_, err = service.Unfreeze(me.ctx, lokt.Target{Name: name, Owner: by})
 				}
-			case 4:
-				w.say(me, "takes a lease of %s", name)
-				_, err = service.Acquire(me.ctx, lokt.Claim{Name: name, Owner: owner, Limit: lockNames[name], TTL: long})
+			default:
+				_, err = service.Acquire(me.ctx, lokt.Claim{Name: name, Owner: by, Limit: lockNames[name], TTL: long})
 			}
 			if err != nil {
 				w.say(me, "is refused: %s", w.reason(err))

@@ -128,46 +128,36 @@ func (d *database) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snaps
 	}
 }
 
-// set sets the clock. All that had not ended gets its full time, and a maximum hold what is left of it, as stores do that see it.
+// set sets the clock. What a lock has of times goes along, as in stores that see it and give everybody a full time at least.
 func (d *database) set(by time.Duration) {
-	before := d.behind
+	move := func(all ...*time.Time) {
+		for _, t := range all {
+			if !t.IsZero() {
+				*t = t.Add(by)
+			}
+		}
+	}
 	d.behind -= by
 	for name := range lockNames {
 		_ = d.Store.Update(context.Background(), name, func(s lokt.Snapshot) lokt.Change {
-			l := lokt.Lock{ // with nothing that was known of its times
-				Name: name, Revision: s.Lock.Revision, Token: s.Lock.Token, Holders: slices.Clone(s.Lock.Holders), Queue: slices.Clone(s.Lock.Queue), Freeze: s.Lock.Freeze,
-			}
-			now := s.Now.Add(-d.behind)
-			s.Now = s.Now.Add(-before)
+			l := lokt.Lock{Name: name, Revision: s.Lock.Revision, Token: s.Lock.Token, Holders: slices.Clone(s.Lock.Holders)} // as if it were read
 			for i := range l.Holders {
 				h := &l.Holders[i]
-				if h.TTL == 0 {
-					continue
-				}
-				_, over := s.Stale(*h)
-				h.HeldSince, h.ExpiresAt = h.HeldSince.Add(by), h.ExpiresAt.Add(by)
-				if !h.Pending.IsZero() {
-					h.Pending = h.Pending.Add(by)
-				}
-				if y := h.Yield; y != nil && !y.Deadline.IsZero() {
-					moved := *y
-					h.Yield, moved.Deadline = &moved, y.Deadline.Add(by)
-				}
-				if over {
-					continue
-				}
-				h.AcquiredAt, h.ExpiresAt = now, now.Add(h.TTL)
-				if end := h.HeldSince.Add(h.MaxHold); h.MaxHold > 0 && end.Before(h.ExpiresAt) {
-					h.ExpiresAt = end
+				if move(&h.HeldSince, &h.AcquiredAt, &h.ExpiresAt, &h.Pending); h.Yield != nil {
+					y := *h.Yield
+					move(&y.Deadline)
+					h.Yield = &y
 				}
 			}
-			for i, q := range l.Queue {
+			for _, q := range s.Lock.Queue {
 				moved := *q
-				l.Queue[i], moved.Until = &moved, q.Until.Add(by)
+				move(&moved.Until)
+				l.Queue = append(l.Queue, &moved)
 			}
-			if f := l.Freeze; f != nil && f.TTL > 0 {
-				moved := *f
-				l.Freeze, moved.ExpiresAt = &moved, f.ExpiresAt.Add(by)
+			if s.Lock.Freeze != nil {
+				f := *s.Lock.Freeze
+				move(&f.ExpiresAt)
+				l.Freeze = &f
 			}
 			return lokt.Change{Lock: l}
 		})
