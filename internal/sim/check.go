@@ -46,13 +46,13 @@ func (w *world) checkLock(name string) {
 			held := grant{l.ID(), l.Token()}
 			until, ended := w.ended[held]
 			switch {
-			case l.Name() != name || c.gone(l):
+			case l.Name() != name || c.gone(l) || w.now() < c.dazed:
 			case c.believes(l) && ended:
 				if h, again := snap.Lock.Holder(l.ID()); again && h.Token != l.Token() {
 					w.count(grantedAgain)
 				}
-				if w.now() > until {
-					w.broke("forced end", "lock %s: %s holds it with token %d, and was told nothing since that was ended by force", name, c.name, l.Token())
+				if w.now() > until || c.heard.lease == held.lease && c.heard.token > held.token {
+					w.broke("forced end", "lock %s: %s holds it with token %d, which was ended by force, and renewals were answered since", name, c.name, l.Token())
 				}
 			case c.believes(l):
 				limit = min(limit, c.limit)

@@ -43,6 +43,7 @@ type client struct {
 	held   lokt.Leases   // what it was handed
 	limit  int
 	told   map[string]bool // leases whose end was noted
+	heard  grant           // what its last renewal was answered with
 	runs   []*command
 	store  *filestore.Store // lock files
 	ticket ticket           // with which it asks, or asked last
@@ -56,10 +57,18 @@ func (c *client) believes(l *lokt.Lease) bool {
 		return false
 	case c.died: // and a command goes on that needs no renewals
 		return l.Holder().TTL == 0
-	case c.w.now() < c.dazed:
+	case c.w.now() < c.until: // before it does anything it looks at its clock
 		return l.Err() == nil
 	}
-	return context.Cause(l.Context()) == nil
+	select {
+	case <-l.Context().Done(): // its error would look at the clock, and hide that nothing else does
+		return false
+	default:
+	}
+	if c.dazed > 0 && c.rate <= 1 && l.Err() != nil { // and no timer of it is late
+		c.w.broke("late loss", "lock %s: %s was not told soon after its clock had jumped that token %d is lost", l.Name(), c.name, l.Token())
+	}
+	return true
 }
 
 // is reports whether the owner is the client, in this life.

@@ -55,7 +55,7 @@ type actor struct {
 	cancel context.CancelFunc
 	died   bool
 	until  time.Duration // stopped until then
-	dazed  time.Duration // until when its timers may be late: it looks at its clock before it does anything
+	dazed  time.Duration // until when its timers may be late, because its clock has jumped
 	rate   float64       // of its clock, against the world's
 	ahead  time.Duration // of its clock
 	reads  time.Duration // of its clock at one moment, 1 ns each

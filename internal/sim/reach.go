@@ -103,7 +103,7 @@ func (w *world) disturb(r *rand.Rand) bool {
 		w.say(w.db.a, "its clock is set by %v", by)
 		w.db.set(by)
 	case sleepAll: // their timers stand still, while the store goes on
-		by := randomly(r, time.Millisecond, time.Hour)
+		by := randomly(r, time.Second, time.Hour)
 		w.say(w.db.a, "%s for %v", what, by)
 		w.mu.Lock()
 		for _, a := range w.people() {
@@ -134,7 +134,6 @@ func (w *world) disturb(r *rand.Rand) bool {
 			a.kill()
 		case what == stopClient:
 			a.until = w.now() + randomly(r, 1e6, 60e9)
-			a.dazed = a.until + glance
 		case what == jumpClock:
 			w.mu.Lock()
 			a.dazed, a.ahead = w.now()+glance, a.ahead+randomly(r, 1e6, 20e9)

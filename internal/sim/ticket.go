@@ -42,6 +42,15 @@ func (s ticketed) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error
 	return s.Service.Acquire(ctx, c)
 }
 
+// Renew implements lokt.Service.
+func (s ticketed) Renew(ctx context.Context, r lokt.Renewal) (lokt.Holder, error) {
+	h, err := s.Service.Renew(ctx, r)
+	if err == nil {
+		s.c.heard = grant{r.LeaseID, h.Token}
+	}
+	return h, err
+}
+
 // Release implements lokt.Service.
 func (s ticketed) Release(ctx context.Context, t lokt.Target) ([]lokt.Holder, error) {
 	if s.c.ticket.lease == t.LeaseID {

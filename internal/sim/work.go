@@ -53,9 +53,9 @@ type run struct {
 // believes reports whether the handler was told that the job is its own, and nothing else since.
 func (r *run) believes() bool {
 	switch {
-	case r.over || r.a.died:
+	case r.over || r.a.died || r.a.w.now() < r.a.dazed:
 		return false
-	case r.a.w.now() < r.a.dazed:
+	case r.a.w.now() < r.a.until:
 		return r.Err() == nil
 	}
 	return r.ctx.Err() == nil
