@@ -254,7 +254,7 @@ func (l *ledger) judge(t *testing.T, what, path string) string {
 	defer func() { _ = db.Close() }()
 	if silent := l.compare(t.Context(), db); how == "opened" && len(silent) > 0 {
 		how = "told"
-		if err := db.Check(t.Context()); err == nil && w.said() == "[]" {
+		if err := db.check(t.Context()); err == nil && w.said() == "[]" {
 			t.Errorf("%s: silent: %v", what, silent)
 		}
 	}
@@ -471,7 +471,7 @@ func TestADamagedDocumentIsNamedAndTheRestGoesOn(t *testing.T) {
 	if err != nil || len(page.Events) != 1 || page.Events[0].Type != "damaged" {
 		t.Errorf("events are %+v, %v", page, err)
 	}
-	for _, err := range []error{db.Check(t.Context()), CheckFile(t.Context(), path)} {
+	for _, err := range []error{db.check(t.Context()), CheckFile(t.Context(), path)} {
 		for _, what := range []string{"lock bad", "job " + living, "job " + ended, "from number 1"} {
 			if err == nil || !strings.Contains(err.Error(), what) {
 				t.Errorf("the check says nothing of %s: %v", what, err)

@@ -264,7 +264,7 @@ func (t *trial) reopened(ctx context.Context, what, path string, again bool) {
 		t.errorf("%s: %w", what, err)
 		return
 	}
-	if err := db.Check(ctx); err != nil {
+	if err := db.backend.(*fileDB).check(ctx); err != nil {
 		t.errorf("%s: %w", what, err)
 	}
 	t.compare(ctx, what, db, false)

@@ -87,7 +87,7 @@ func limited(path string) error {
 	if recovered < 3 {
 		return fmt.Errorf("recovered %d times", recovered)
 	}
-	if err := db.Check(ctx); err != nil {
+	if err := db.backend.(*fileDB).check(ctx); err != nil {
 		return err
 	}
 	fmt.Println("fine", len(acknowledged))

@@ -278,19 +278,6 @@ func (d *serverDB) Backup(context.Context, string) error {
 	return fmt.Errorf("%w: a database of PostgreSQL is backed up with pg_dump or pg_basebackup", lokt.ErrInvalid)
 }
 
-// Check implements backend: each document is held against its checksum. PostgreSQL checks what else there is
-// (pg_amcheck).
-func (d *serverDB) Check(ctx context.Context) (err error) {
-	defer func(begin time.Time) { d.options.observe("check", begin, err) }(time.Now())
-	var wrong wrongs
-	return wrong.err(d.Path(), d.lend(ctx, d.readers, pgLoading, atOneMoment(func(ctx context.Context, c *pgx.Conn) error {
-		return wrong.check(ctx, lookWith(ctx, c),
-			"SELECT 'lock ' || name, name || ' ' || waiting || ' ' || free::text, doc, '', sum FROM locks WHERE doc <> ''",
-			"SELECT 'events of lock ' || lock || ' from number ' || first, lock, doc, '', sum FROM lock_events",
-			"SELECT 'job ' || id, id, doc, payload, sum FROM jobs")
-	})))
-}
-
 // Contents implements backend.
 func (d *serverDB) Contents(ctx context.Context) (found Contents, err error) {
 	err = d.using(ctx, "contents", func(ctx context.Context, c *pgx.Conn) error {

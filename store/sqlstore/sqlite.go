@@ -273,7 +273,8 @@ func othersLog(ctx context.Context, path string) (is bool, err error) {
 	return is, errors.Join(err, w.Close())
 }
 
-// CheckFile does what DB.Check does for a database of SQLite that another process may have open, and changes nothing.
+// CheckFile reads all of a database of SQLite, which another process may have open, and returns an error that names everything that is
+// wrong with it. It takes a while with a large one, and changes nothing.
 func CheckFile(ctx context.Context, path string) (err error) {
 	if path, err = resolve(path); err != nil {
 		return unavailable(err)
@@ -295,26 +296,61 @@ func CheckFile(ctx context.Context, path string) (err error) {
 	if d.read, err = sql.Open("sqlite", dsn(path, "ro")); err != nil {
 		return err
 	}
-	err = d.Check(ctx)
+	err = d.check(ctx)
 	return errors.Join(append(said, err, d.read.Close())...)
 }
 
-// Check implements backend: SQLite's own check, which compares tables and indexes, and then every document's
-// checksum.
-func (d *fileDB) Check(ctx context.Context) error {
-	var wrong wrongs
-	return wrong.err(d.path, d.reading(ctx, "check", func(read look) error {
+// mostWrong is how much damage is named.
+const mostWrong = 100
+
+// check names everything that is wrong with the database: by SQLite's own check, which compares tables and indexes, and then by every
+// document's checksum. Everything goes on meanwhile.
+func (d *fileDB) check(ctx context.Context) error {
+	var wrong []error
+	note := func(err error) {
+		if err != nil && len(wrong) < mostWrong {
+			wrong = append(wrong, fmt.Errorf("%w: %w", lokt.ErrDamaged, err))
+		}
+	}
+	err := d.reading(ctx, "check", func(read look) error {
 		if err := read(fmt.Sprintf("PRAGMA integrity_check(%d)", mostWrong), nil, func(from row) error {
-			wrong.note(intact(from))
+			note(intact(from))
 			return nil
 		}); err != nil {
 			return err
 		}
 		const job = "SELECT 'job ' || j.id, " + fileJobDocument
-		return wrong.check(ctx, read,
-			"SELECT 'what the database says about itself', '"+stateKey+"', doc, '', sum FROM state",
+		for _, statement := range []string{ // what it is, the key of its row, its text, payload and sum
+			"SELECT 'what the database says about itself', '" + stateKey + "', doc, '', sum FROM state",
 			"SELECT 'lock ' || name, name || ' ' || waiting || ' false', doc, '', sum FROM locks",
+			"SELECT 'who waits for lock ' || lock, lock || ' ' || lease_id, doc, '', sum FROM waiters",
+			`SELECT 'queue of lock ' || name || ', where some are missing', '', '', '', -1 FROM locks l
+				WHERE waiting <> (SELECT count(*) FROM waiters w WHERE w.lock = l.name)`,
 			"SELECT 'events of locks' || locks || 'from number ' || first, CAST(first AS TEXT), doc, '', sum FROM lock_events",
-			job+" FROM living j", job+" FROM ended j")
-	}))
+			job + " FROM living j", job + " FROM ended j",
+			"SELECT 'output of job ' || job, job || ' ' || until, doc, '', sum FROM output",
+			"SELECT 'memo ' || id, id, doc, '', sum FROM memos",
+			"SELECT 'a statistic', hour || ' ' || source || ' ' || type || ' ' || tag, doc, '', sum FROM statistics",
+			"SELECT 'events of jobs from number ' || first, CAST(first AS TEXT), doc, '', sum FROM job_events",
+		} {
+			err := read(statement, nil, func(from row) error {
+				var what, key string
+				var d document
+				err := from.Scan(&what, &key, &d.text, &d.payload, &d.sum)
+				if err == nil && d.sum != checksum([]byte(key), []byte(d.text), []byte(d.payload)) {
+					note(fmt.Errorf("%s: %w", what, errChecksum))
+				}
+				return err
+			})
+			if err != nil && (ctx.Err() != nil || code(err) == 0) {
+				return err
+			}
+			note(err) // SQLite cannot read it
+		}
+		return nil
+	})
+	if err == nil && len(wrong) > 0 {
+		err = fmt.Errorf("database %s: %w", d.path, errors.Join(wrong...))
+	}
+	return err
 }

@@ -99,7 +99,7 @@ func openFile(ctx context.Context, path string, old bool, o Options) (_ *fileDB,
 				return
 			case <-time.After(10 * time.Second): // those who start with what there is come first
 			}
-			if err := d.Check(d.ctx); err != nil && d.ctx.Err() == nil {
+			if err := d.check(d.ctx); err != nil && d.ctx.Err() == nil {
 				o.warn(err)
 			}
 		})

@@ -139,10 +139,6 @@ type backend interface {
 	// given after it was made, but holds are those that it has: whatever was done since is forgotten.
 	Backup(ctx context.Context, path string) error
 
-	// Check reads all of the database and returns an error that names everything that is wrong with it. It takes a
-	// while with a large one; everything goes on meanwhile.
-	Check(ctx context.Context) error
-
 	// Contents returns what the database had when it was opened, or for a server's database has now.
 	Contents(ctx context.Context) (Contents, error)
 

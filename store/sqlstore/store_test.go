@@ -434,7 +434,7 @@ func TestABackupIsWholeWhileEverythingGoesOn(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if err := db.Check(t.Context()); err != nil {
+	if err := db.check(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
