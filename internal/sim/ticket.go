@@ -45,9 +45,10 @@ func (s ticketed) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error
 // Renew implements lokt.Service.
 func (s ticketed) Renew(ctx context.Context, r lokt.Renewal) (lokt.Holder, error) {
 	h, err := s.Service.Renew(ctx, r)
-	if err == nil {
+	if s.c.w.mu.Lock(); err == nil {
 		s.c.heard = grant{r.LeaseID, h.Token}
 	}
+	s.c.w.mu.Unlock()
 	return h, err
 }
 
