@@ -198,7 +198,7 @@ func (d *daemon) assemble(ctx context.Context) (err error) {
 		return nil
 	}
 	o := d.c.Jobs
-	o.Locks, o.MaxParked = d.locks, d.c.MaxParked
+	o.Locks, o.OneStore, o.MaxParked = d.locks, d.stores.one, d.c.MaxParked
 	if d.jobs, err = manager.Open(ctx, d.meter.jobs(d.stores.jobs), o); err != nil {
 		return fmt.Errorf("open the scheduler: %w", err)
 	}

@@ -23,6 +23,7 @@ type stores struct {
 	locks     lokt.Store
 	events    lokt.EventLog // nil if the store keeps none
 	jobs      jobs.Store    // nil if there is no scheduler
+	one       bool          // locks and jobs are in the same
 	databases []*sqlstore.DB
 	places    []place.Teller
 	failed    [2]<-chan struct{} // closed when a database cannot be relied on any more by this process
@@ -54,7 +55,7 @@ type observer = func(string, time.Duration, error)
 
 // openStores opens what the config names. address is told to those that a store turns away because this daemon has it.
 func openStores(ctx context.Context, c *Config, address string, log *slog.Logger, observe observer) (s *stores, err error) {
-	s = &stores{}
+	s = &stores{one: true}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -75,7 +76,7 @@ func openStores(ctx context.Context, c *Config, address string, log *slog.Logger
 		return s, nil
 	case "", c.Store:
 	default:
-		name, o.JobsOnly = "--jobs-store", true
+		name, s.one = "--jobs-store", false
 		if _, s.jobs, err = s.open(ctx, c.JobsStore, o, log); err != nil {
 			return s, err
 		}
@@ -100,11 +101,6 @@ func (s *stores) openURL(ctx context.Context, url string, o sqlstore.Options, lo
 	case "memory":
 		s.places = append(s.places, place.Ask(place.Memory))
 		locks := memstore.New()
-		if o.JobsOnly {
-			jobs := memstore.NewJobs()
-			s.close = append(s.close, jobs.Close)
-			return locks, jobs, nil
-		}
 		s.close = append(s.close, locks.Close)
 		return locks, locks.Jobs(), nil
 	case "sqlite", "postgres", "postgresql":

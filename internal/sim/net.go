@@ -35,7 +35,7 @@ func (d *daemon) start(a *actor) {
 	}
 	d.w.running.Go(func() {
 		for a.ctx.Err() == nil {
-			m, err := manager.Open(a.ctx, turns{d.w.board.store, a}, manager.Options{Config: d.w.board.config, Locks: locks})
+			m, err := manager.Open(a.ctx, turns{d.w.board.store, a}, manager.Options{Config: d.w.board.config, Locks: locks, OneStore: d.w.o.Seed%3 > 0})
 			if err == nil {
 				c.Jobs = m
 				d.handler = httpapi.NewHandler(c)

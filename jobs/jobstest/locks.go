@@ -15,18 +15,18 @@ import (
 // TestLockTokens checks what workers are told of the fencing tokens of the locks that their jobs name, across
 // the death of the manager's process: they are those of the locks when the job was granted, and stay so whatever
 // becomes of the locks. open returns a new, empty store, which the suite closes, and a service that has no locks
-// yet. It runs in a bubble of testing/synctest, as TestRestart does.
-func TestLockTokens(t *testing.T, open func(t *testing.T) (jobs.Store, lokt.Service)) {
+// yet: of the same store if there is one, or elsewhere. It runs in a bubble of testing/synctest, as TestRestart does.
+func TestLockTokens(t *testing.T, one bool, open func(t *testing.T) (jobs.Store, lokt.Service)) {
 	synctest.Test(t, func(t *testing.T) {
 		store, locks := open(t)
-		lockTokensSurvive(newRestarts(t, store, locks))
+		lockTokensSurvive(newRestarts(t, store, locks, one))
 	})
 }
 
 // TestLocks checks that a job's locks can be had as soon as its end is answered, by jobs and by everybody else
 // (promise S-141). open returns a new, empty store, which the suite closes, and a service without locks: of the
-// same store, or of another one.
-func TestLocks(t *testing.T, open func(t *testing.T) (jobs.Store, lokt.Service)) {
+// same store if there is one, or elsewhere.
+func TestLocks(t *testing.T, one bool, open func(t *testing.T) (jobs.Store, lokt.Service)) {
 	for _, test := range []struct {
 		name string
 		run  func(e *env, service lokt.Service)
@@ -39,7 +39,7 @@ func TestLocks(t *testing.T, open func(t *testing.T) (jobs.Store, lokt.Service))
 		t.Run(test.name, func(t *testing.T) {
 			store, service := open(t)
 			t.Cleanup(func() { _ = store.Close() })
-			m, err := manager.Open(storeContext(t), store, manager.Options{Locks: service})
+			m, err := manager.Open(storeContext(t), store, manager.Options{Locks: service, OneStore: one})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -40,15 +40,15 @@ func TestRestart(t *testing.T, open func(t *testing.T) jobs.Store) {
 		{"old jobs are forgotten in the background, by age and by number", retention},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { test.run(newRestarts(t, open(t), nil)) })
+			synctest.Test(t, func(t *testing.T) { test.run(newRestarts(t, open(t), nil, false)) })
 		})
 	}
 }
 
 // newRestarts opens a manager over the store, which the end of the test closes. Locks may be nil.
-func newRestarts(t *testing.T, s jobs.Store, locks lokt.Service) *restarts {
+func newRestarts(t *testing.T, s jobs.Store, locks lokt.Service, one bool) *restarts {
 	r := &restarts{env: &env{T: t, bubble: true, ttl: time.Minute}, store: s}
-	r.o = manager.Options{Config: jobs.Config{Total: 10, TTL: r.ttl}, Locks: locks}
+	r.o = manager.Options{Config: jobs.Config{Total: 10, TTL: r.ttl}, Locks: locks, OneStore: one}
 	r.start()
 	t.Cleanup(func() { _ = r.store.Close() })
 	t.Cleanup(func() { _ = r.m.Close() })

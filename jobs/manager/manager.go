@@ -27,9 +27,11 @@ type Options struct {
 	Keep     time.Duration
 	KeepMost int
 
-	// Locks, if set, is where the locks that jobs name are taken: those of the store, if it has any (see
-	// jobs.Facts.Locks), or else those of another one. Otherwise a name excludes only jobs from each other.
+	// Locks, if set, is where the locks that jobs name are taken. Otherwise a name excludes only jobs from each other.
 	Locks lokt.Service
+
+	// OneStore says that Locks are those of the store of the jobs (see jobs.Facts.Locks): what becomes of them is stored with the turn.
+	OneStore bool
 
 	// Observe, if set, is called with events after they were stored, in their order, one call at a time. Nothing is
 	// answered while it runs.
@@ -238,7 +240,7 @@ func (m *Manager) turn(look bool) {
 			m.engine.Follow(f.Others, now)
 		}
 		var carryOut func(engine.LockOrder) engine.Op
-		if f.Locks != nil && m.locks != nil {
+		if f.Locks != nil && m.locks != nil && m.opts.OneStore {
 			carryOut = func(o engine.LockOrder) engine.Op { return m.locks.within(f.Locks, o) }
 		}
 		out = m.engine.Turn(now, m.offered(last), carryOut)

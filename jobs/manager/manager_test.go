@@ -50,7 +50,7 @@ func TestManagerThatTakesLocksElsewhereKeepsEveryPromise(t *testing.T) {
 func TestManagerOverAStoreWithLocksKeepsEveryPromise(t *testing.T) {
 	jobstest.TestService(t, func(t *testing.T, c jobs.Config) jobs.Service {
 		locks := memstore.New()
-		m, err := manager.Open(t.Context(), locks.Jobs(), manager.Options{Config: c, Locks: lokt.NewManager(locks)})
+		m, err := manager.Open(t.Context(), locks.Jobs(), manager.Options{Config: c, Locks: lokt.NewManager(locks), OneStore: true})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,19 +5,17 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// Jobs is a jobs.Store in memory, with or without locks. Its methods may be called by any number of goroutines.
+// Jobs is a jobs.Store in memory. Its methods may be called by any number of goroutines.
 // What managers store in it, and read from it, shares memory, which nobody changes. It keeps no events of jobs:
 // nobody could read them.
 type Jobs struct {
-	locks    *Store // nil if there are jobs only
-	mu       *sync.Mutex
+	locks    *Store // whose mutex is this one's
 	closed   bool
 	living   map[string]jobs.Record
 	ended    map[string]jobs.Record
@@ -37,16 +35,14 @@ type statistic struct {
 	source, kind, tag string
 }
 
-// NewJobs returns an empty store for jobs, without locks.
-func NewJobs() *Jobs { return newJobs(nil, &sync.Mutex{}) }
+// NewJobs returns an empty store for jobs.
+func NewJobs() *Jobs { return New().Jobs() }
 
 // Jobs returns a new, empty store for jobs whose turns may change the locks of this one. It is to be used as
 // long as this one.
-func (s *Store) Jobs() *Jobs { return newJobs(s, &s.mu) }
-
-func newJobs(locks *Store, mu *sync.Mutex) *Jobs {
+func (s *Store) Jobs() *Jobs {
 	return &Jobs{
-		locks: locks, mu: mu, living: map[string]jobs.Record{}, ended: map[string]jobs.Record{},
+		locks: s, living: map[string]jobs.Record{}, ended: map[string]jobs.Record{},
 		memos: map[string]jobs.Memo{}, output: map[string][]jobs.Piece{},
 		stats: map[statistic]jobs.Statistic{},
 	}
@@ -57,7 +53,7 @@ func (s *Jobs) usable(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if s.closed || s.locks != nil && s.locks.closed {
+	if s.closed || s.locks.closed {
 		return errClosed
 	}
 	return nil
@@ -75,17 +71,13 @@ func (s *Jobs) Update(ctx context.Context, turn func(jobs.Facts) jobs.Changes) e
 // update stores what the turn changed, and reports whether its caller has to see to the observation of what
 // became of locks.
 func (s *Jobs) update(ctx context.Context, turn func(jobs.Facts) jobs.Changes) (observe bool, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.locks.mu.Lock()
+	defer s.locks.mu.Unlock()
 	if err := s.usable(ctx); err != nil {
 		return false, err
 	}
 	step := lokt.NewStep(func(name string) (lokt.Snapshot, error) { return s.locks.snapshot(name), nil })
-	facts := jobs.Facts{}
-	if s.locks != nil {
-		facts.Locks = step
-	}
-	c := turn(facts)
+	c := turn(jobs.Facts{Locks: step})
 	s.store(&c)
 	for _, c := range step.Changes() {
 		observe = s.locks.store(c) || observe
@@ -125,8 +117,8 @@ func (s *Jobs) store(c *jobs.Changes) {
 
 // look calls f while nothing in the store changes, if it can be used.
 func (s *Jobs) look(ctx context.Context, f func()) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.locks.mu.Lock()
+	defer s.locks.mu.Unlock()
 	if err := s.usable(ctx); err != nil {
 		return err
 	}
@@ -236,8 +228,8 @@ func (s *Jobs) Trim(ctx context.Context, before time.Time, keep, atMost int) (fo
 
 // Close makes every later call fail, but not those of the store with the locks.
 func (s *Jobs) Close() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.locks.mu.Lock()
+	defer s.locks.mu.Unlock()
 	s.closed = true
 	return nil
 }

@@ -20,7 +20,7 @@ func TestManagersOverMemorySurviveTheirDeath(t *testing.T) {
 
 // separate and together open stores for jobs and locks: two, and one.
 func separate(*testing.T) (jobs.Store, lokt.Service) {
-	return memstore.NewJobs(), lokt.NewManager(memstore.New())
+	return memstore.New().Jobs(), lokt.NewManager(memstore.New())
 }
 
 func together(*testing.T) (jobs.Store, lokt.Service) {
@@ -30,11 +30,11 @@ func together(*testing.T) (jobs.Store, lokt.Service) {
 
 // Promise S-140.
 func TestManagersOverMemoryTellTheTokensOfLocks(t *testing.T) {
-	t.Run("separate", func(t *testing.T) { jobstest.TestLockTokens(t, separate) })
-	t.Run("together", func(t *testing.T) { jobstest.TestLockTokens(t, together) })
+	t.Run("separate", func(t *testing.T) { jobstest.TestLockTokens(t, false, separate) })
+	t.Run("together", func(t *testing.T) { jobstest.TestLockTokens(t, true, together) })
 }
 
 func TestLocksOfJobsInMemoryCanBeHadAtOnce(t *testing.T) {
-	t.Run("separate", func(t *testing.T) { jobstest.TestLocks(t, separate) })
-	t.Run("together", func(t *testing.T) { jobstest.TestLocks(t, together) })
+	t.Run("separate", func(t *testing.T) { jobstest.TestLocks(t, false, separate) })
+	t.Run("together", func(t *testing.T) { jobstest.TestLocks(t, true, together) })
 }

@@ -178,10 +178,7 @@ func (s *serverJobs) decide(ctx context.Context, now *pgLast, t *pgLocks, turn f
 		step.failed = cmp.Or(step.failed, err)
 		return snap, err
 	})
-	facts.Now = t.state.now.Truncate(time.Millisecond) // all have the same time, also if it was set back
-	if !s.options.JobsOnly {
-		facts.Locks = taken
-	}
+	facts.Now, facts.Locks = t.state.now.Truncate(time.Millisecond), taken // all have the same time, also if it was set back
 	step.base, step.locks = now.pgTurn, t
 	if step.changes = turn(facts); step.failed != nil { // the manager reads everything anew
 		return step.failed

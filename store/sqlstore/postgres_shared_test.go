@@ -236,7 +236,7 @@ func TestEveryReplicaTellsTheSameTokensOfAJobsLocks(t *testing.T) {
 	t.Parallel()
 	url := schemaURL(t)
 	open := func() *manager.Manager {
-		m, err := manager.Open(t.Context(), jobsOfPG(t, url), manager.Options{Config: jobs.Config{Shared: true}, Locks: lokt.NewManager(locksOfPG(t, url, Options{}))})
+		m, err := manager.Open(t.Context(), jobsOfPG(t, url), manager.Options{Config: jobs.Config{Shared: true}, Locks: lokt.NewManager(locksOfPG(t, url, Options{})), OneStore: true})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -151,13 +151,13 @@ func TestJobsInPostgreSQLOutliveTheirProcess(t *testing.T) {
 func TestLocksOfJobsInPostgreSQLCanBeHadAtOnce(t *testing.T) {
 	t.Parallel()
 	t.Run("separate", func(t *testing.T) {
-		jobstest.TestLocks(t, func(t *testing.T) (jobs.Store, lokt.Service) {
-			db := openPG(t, schemaURL(t), Options{JobsOnly: true})
+		jobstest.TestLocks(t, false, func(t *testing.T) (jobs.Store, lokt.Service) {
+			db := openPG(t, schemaURL(t), Options{})
 			return closingJobs{db.Jobs(), db}, lokt.NewManager(start(t, spot(t), Options{}).Locks())
 		})
 	})
 	t.Run("together", func(t *testing.T) {
-		jobstest.TestLocks(t, func(t *testing.T) (jobs.Store, lokt.Service) {
+		jobstest.TestLocks(t, true, func(t *testing.T) (jobs.Store, lokt.Service) {
 			db := openPG(t, schemaURL(t), Options{})
 			return closingJobs{db.Jobs(), db}, lokt.NewManager(db.Locks())
 		})

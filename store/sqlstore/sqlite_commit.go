@@ -136,7 +136,6 @@ func (d *fileDB) run(b *batch, r *request) {
 			b.add(have, c)
 		}
 	case r.turn != nil:
-		var facts jobs.Facts
 		step := lokt.NewStep(func(name string) (lokt.Snapshot, error) {
 			have, err := d.view(b, name)
 			if errors.Is(err, lokt.ErrDamaged) { // it keeps everybody out, and is no reason why other jobs wait
@@ -145,11 +144,9 @@ func (d *fileDB) run(b *batch, r *request) {
 			}
 			return lokt.Snapshot{Lock: have.lock, Now: b.now}, err
 		})
-		if r.turned = true; !d.options.JobsOnly {
-			facts.Locks = step
-		}
+		r.turned = true
 		var c jobs.Changes
-		if !r.guard(func() { c = r.turn(facts) }) {
+		if !r.guard(func() { c = r.turn(jobs.Facts{Locks: step}) }) {
 			return
 		}
 		for _, changed := range step.Changes() {

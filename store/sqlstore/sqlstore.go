@@ -37,9 +37,6 @@ type Options struct {
 	// taken away. Tokens go on far above any that were given.
 	AcceptLoss bool
 
-	// JobsOnly says that the locks of jobs are kept elsewhere.
-	JobsOnly bool
-
 	// Observe, if set, is called after everything the database was asked to do: with what it was, how long it took,
 	// and how it ended. Operations are "commit", "recover", "checkpoint", "ping", "view", "list", "events", "load",
 	// "read", "trim", "backup" and "check". It may be called by several goroutines at once, and must not wait for the

@@ -110,7 +110,7 @@ func TestManagersOverADatabaseSurviveTheirDeath(t *testing.T) {
 
 // separate and together open stores for jobs and locks: two databases, and one.
 func separate(t *testing.T) (jobs.Store, lokt.Service) {
-	db := start(t, spot(t), Options{JobsOnly: true})
+	db := start(t, spot(t), Options{})
 	return onlyJobs{db.Jobs(), db}, lokt.NewManager(start(t, spot(t), Options{}).Locks())
 }
 
@@ -121,11 +121,11 @@ func together(t *testing.T) (jobs.Store, lokt.Service) {
 
 // Promise S-140.
 func TestManagersOverADatabaseTellTheTokensOfLocks(t *testing.T) {
-	t.Run("separate", func(t *testing.T) { jobstest.TestLockTokens(t, separate) })
-	t.Run("together", func(t *testing.T) { jobstest.TestLockTokens(t, together) })
+	t.Run("separate", func(t *testing.T) { jobstest.TestLockTokens(t, false, separate) })
+	t.Run("together", func(t *testing.T) { jobstest.TestLockTokens(t, true, together) })
 }
 
 func TestLocksOfJobsInADatabaseCanBeHadAtOnce(t *testing.T) {
-	t.Run("separate", func(t *testing.T) { jobstest.TestLocks(t, separate) })
-	t.Run("together", func(t *testing.T) { jobstest.TestLocks(t, together) })
+	t.Run("separate", func(t *testing.T) { jobstest.TestLocks(t, false, separate) })
+	t.Run("together", func(t *testing.T) { jobstest.TestLocks(t, true, together) })
 }
