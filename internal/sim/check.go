@@ -46,7 +46,7 @@ func (w *world) checkLock(name string) {
 			held := grant{l.ID(), l.Token()}
 			until, ended := w.ended[held]
 			switch {
-			case l.Name() != name || c.gone(l) || w.now() < c.dazed:
+			case l.Name() != name || c.gone(l) || w.now() < c.dazed && c.index%2 == 0: // to look would hide that nothing else has it look
 			case c.believes(l) && ended:
 				if h, again := snap.Lock.Holder(l.ID()); again && h.Token != l.Token() {
 					w.count(grantedAgain)

@@ -57,7 +57,7 @@ func (c *client) believes(l *lokt.Lease) bool {
 		return false
 	case c.died: // and a command goes on that needs no renewals
 		return l.Holder().TTL == 0
-	case c.w.now() < c.until: // before it does anything it looks at its clock
+	case c.w.now() < max(c.until, c.dazed): // before it does anything it looks at its clock
 		return l.Err() == nil
 	}
 	select {
