@@ -123,7 +123,9 @@ func restart(l *lokt.Lock, now, last time.Time) bool {
 	// again puts off an end to when a full time is over; most is the longest that there may be left by a clock that was set back.
 	again := func(end *time.Time, full, most time.Time) {
 		switch {
-		case end.IsZero(), end.Before(last.Add(-clockBack)):
+		case end.IsZero():
+		case end.Before(last.Add(-clockBack)): // it had ended, and does not begin again where the clock was set back
+			*end = earlier(*end, now.Add(-1))
 		case end.Before(last): // if the clock was set back unnoticed, it had not ended, and lasts for not longer than that
 			*end = earlier(full, now.Add(clockBack))
 		case now.Before(last):

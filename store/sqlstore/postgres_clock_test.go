@@ -90,6 +90,15 @@ func TestWhatEndedJustBeforeIsWaitedFor(t *testing.T) {
 			t.Errorf("%v before the end: %v are left, not %v", left, got, want)
 		}
 	}
+	l := lokt.Lock{
+		Holders: []lokt.Holder{{Claim: lokt.Claim{TTL: time.Minute}, ExpiresAt: now.Add(-2 * clockBack)}},
+		Freeze:  &lokt.Freeze{TTL: time.Minute, ExpiresAt: now.Add(-2 * clockBack)},
+	}
+	back := now.Add(-2 * time.Hour)
+	restart(&l, back, now)
+	if s := (lokt.Snapshot{Lock: l, Now: back}); len(s.Live()) > 0 || s.Frozen() != nil {
+		t.Errorf("what had ended when the clock was set back lasts until %v", l.Holders[0].ExpiresAt.Sub(back))
+	}
 }
 
 // Promise S-284: a replica that was started after the clock was set back has a job's deadline by the same clock as the others.
