@@ -5,6 +5,7 @@ package engine
 // when they are told.
 
 import (
+	"slices"
 	"time"
 
 	"github.com/lokt-dev/lokt/jobs"
@@ -24,6 +25,7 @@ type LockOrder struct {
 	Names   []string
 	Tokens  map[string]uint64 // by name, of locks that are held
 	Limits  map[string]jobs.Limit
+	Token   uint64 // of the job's last lease so far
 }
 
 // LockRetry is when a lock that somebody outside holds is tried again, if nobody says before that it was given back.
@@ -46,7 +48,7 @@ func (e *Engine) order(o LockOrder, kind int) {
 
 // locksFor returns what an order says of a job's locks, for a lease.
 func (en *entry) locksFor(leaseID string) LockOrder {
-	return LockOrder{LeaseID: leaseID, JobID: en.ID, Names: en.Locks, Limits: en.Extras().Limits}
+	return LockOrder{LeaseID: leaseID, JobID: en.ID, Names: en.Locks, Limits: en.Extras().Limits, Token: en.Token}
 }
 
 // Locked answers TakeLocks: with the tokens by name, or the lock that could not be had.
@@ -59,8 +61,11 @@ type Locked struct {
 func (done Locked) do(e *Engine) {
 	o := done.Order
 	w := e.pendings[o.LeaseID]
-	if w == nil {
-		if done.Blocked == "" && e.leases[o.LeaseID] == nil { // what it was for is forgotten: a restart came in between
+	if w == nil || w.kept.ID != o.JobID { // what it was for is forgotten: a restart came in between
+		if w != nil { // and the request was sent again
+			o.Names = slices.DeleteFunc(slices.Clone(o.Names), func(name string) bool { return slices.Contains(w.kept.Locks, name) })
+		}
+		if done.Blocked == "" && e.leases[o.LeaseID] == nil {
 			e.order(o, FreeLocks)
 		}
 		return
@@ -69,22 +74,26 @@ func (done Locked) do(e *Engine) {
 	delete(e.pendings, o.LeaseID)
 	en.pending, w.kept = false, nil
 	e.kept -= en.Units
-	queued := en.State == jobs.Queued
-	if done.Blocked == "" && !w.gone && queued && !e.draining {
+	e.spend(en, true)
+	queued, same := en.State == jobs.Queued, en.Token == o.Token
+	if done.Blocked == "" && !w.gone && queued && same && !e.draining && e.may(w, en) {
+		e.spend(en, false)
 		e.grant(w, en, done.Tokens)
 		return
 	}
 	w.worker.busy--
 	e.wake = true
-	e.spend(en, true)
 	if done.Blocked == "" {
 		e.order(o, FreeLocks)
 	} else {
 		e.leave(en.Locks, o.LeaseID)
 		e.block(done.Blocked, plus(e.Now.Mono, LockRetry))
 	}
-	if queued {
+	switch {
+	case queued && same:
 		e.enqueue(en)
+	case queued: // after an attempt that another process granted
+		e.wait(en)
 	}
 	if !w.gone {
 		if e.draining {
@@ -93,6 +102,12 @@ func (done Locked) do(e *Engine) {
 		e.ends.Push(w)
 		e.line(w)
 	}
+}
+
+// may reports whether a request may be granted the job that was kept for it: other processes have granted others meanwhile.
+func (e *Engine) may(w *waiter, en *entry) bool {
+	l := line{names: en.Locks, limits: limitsOf(&en.Spec)}
+	return en.Units <= e.free() && (!en.Unique || w.worker.busy == 1) && !e.frozen[""] && !e.frozen[en.Type] && !e.pace(&l)
 }
 
 // Unlocked answers FreeLocks: others may have the locks that a lease gave back.

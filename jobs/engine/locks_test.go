@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -155,4 +156,97 @@ func TestOrdersThatAreCarriedOutAtOnceAreOneTurn(t *testing.T) {
 	}
 	w.want("orders", fmt.Sprint(log), "[0L[x y] 1L[x y] 0M[z] 0M[x]]")
 	w.want("waiting", w.do(Get{"c"}).(jobs.View).WaitingFor, "lock:z")
+}
+
+// Promises S-78 and S-229: both replicas have had locks taken for a job, and one of them has granted it.
+func TestAJobWhoseLocksAreTakenWaitsForWhatAnotherReplicaHasUsedUp(t *testing.T) {
+	rate := &jobs.Extra{Limits: map[string]jobs.Limit{"api": {Slots: 9, Starts: 1, Per: time.Minute}}}
+	for what, c := range map[string]struct {
+		edit    func(*jobs.Spec)
+		then    []Op
+		types   []string
+		waiting string
+		wait    time.Duration
+	}{
+		"capacity": {edit: func(s *jobs.Spec) { s.Units, s.Locks = 3, []string{s.Type} }, types: []string{"a", "b"}},
+		"a rate": {
+			edit: func(s *jobs.Spec) { s.Locks, s.Extra = []string{"api"}, rate }, types: []string{"a", "b"},
+			waiting: "rate:api", wait: time.Minute + time.Millisecond,
+		},
+		"the worker": {edit: func(s *jobs.Spec) { s.Unique, s.Locks = true, []string{s.Type} }, types: []string{"a", "b"}},
+		"a freeze": {edit: func(s *jobs.Spec) { s.Locks = []string{s.Type} }, types: []string{"a", "b"}, then: []Op{Freeze{Type: "b", Frozen: true}}, waiting: "frozen"},
+		"the job": {
+			edit: func(s *jobs.Spec) { s.MaxAttempts, s.RetryBackoff, s.Locks = 2, time.Minute, []string{"x"} }, types: []string{"b", "b"},
+			then: []Op{
+				Heartbeat{jobs.Heartbeat{WorkerID: "w"}, []string{"L"}},
+				Complete{jobs.Completion{LeaseID: "L", WorkerID: "w", Status: jobs.Failed}}, Unlocked{"L"},
+			},
+			waiting: "run_at", wait: time.Minute,
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			cfg := jobs.Config{Total: 5, Locking: true, Shared: true}
+			w, other := newWorld(t, cfg), newWorld(t, cfg)
+			play := func(o Op) Outcome {
+				out := w.turn(Call{1, o})
+				changes := out.Changes
+				for i, r := range changes.Jobs {
+					changes.Jobs[i] = new(*r)
+				}
+				other.e.Follow(&changes, other.now)
+				return out
+			}
+			for _, id := range []string{"a", "b"} {
+				s := jobs.NewSpec()
+				s.Type = id
+				c.edit(&s)
+				play(Submit{Jobs: []NewJob{{Spec: s, ID: id}}})
+			}
+			ask := func(i int) jobs.Request {
+				return jobs.Request{WorkerID: "w", Types: c.types[i : i+1], Wait: jobs.MaxWait}
+			}
+			o := w.order(1, ask(0), "L")
+			late := other.order(2, ask(1), "M")
+			play(Locked{Order: o})
+			w.want("units of the first", w.do(Status{}).(jobs.Snapshot).Leased > 0, true)
+			for _, o := range c.then {
+				play(o)
+			}
+			out := other.turn(Call{0, Locked{Order: late}})
+			if len(out.Orders) != 1 || out.Orders[0].Kind != FreeLocks || len(out.Changes.Jobs) != 0 {
+				t.Fatalf("it is granted, or its locks are kept: %+v", out)
+			}
+			out = other.turn(Call{0, Unlocked{"M"}})
+			w.want("orders", len(out.Orders), 0)
+			if v := other.do(Get{"b"}).(jobs.View); c.waiting != "" {
+				w.want("waiting", v.WaitingFor, c.waiting)
+			}
+			if c.wait == 0 {
+				c.wait = other.e.cfg.Life()
+			}
+			other.pass(c.wait)
+			out = other.turn(Call{4, Freeze{Type: "b"}}, Call{3, Request{Request: ask(1), LeaseID: "N"}})
+			w.want("taken after its time", slices.ContainsFunc(out.Orders, func(o LockOrder) bool { return o.Kind == TakeLocks && o.JobID == "b" }), true)
+		})
+	}
+}
+
+// The store failed after the locks were ordered, and a job that goes first came meanwhile.
+func TestLocksAreNotTakenForAnotherJobThatTheSameRequestGetsAfterwards(t *testing.T) {
+	w := lockingWorld(t)
+	a := jobs.Request{WorkerID: "w", Wait: jobs.MaxWait}
+	o := w.order(1, a, "L")
+	w.e = newEngine(w.e.cfg)
+	w.submit("b", func(s *jobs.Spec) { s.Locks = []string{"y", "z"} })
+	next := w.order(1, a, "L")
+	out := w.turn(Call{0, Locked{Order: o, Tokens: map[string]uint64{"x": 1, "y": 1}}})
+	if len(out.Replies) != 0 || len(out.Orders) != 1 || out.Orders[0].Kind != FreeLocks || fmt.Sprint(out.Orders[0].Names) != "[x]" {
+		t.Fatalf("answered with %+v, orders %+v", out.Replies, out.Orders)
+	}
+	w.turn(Call{0, Unlocked{"L"}})
+	tokens := map[string]uint64{"y": 1, "z": 1}
+	out = w.turn(Call{0, Locked{Order: next, Tokens: tokens}})
+	if g, ok := out.Replies[0].Result.(jobs.Grant); !ok || g.Job.ID != "b" || !maps.Equal(g.Lease.LockTokens, tokens) {
+		t.Errorf("answered with %+v", out.Replies)
+	}
 }
