@@ -174,7 +174,7 @@ func TestAJobWhoseLocksAreTakenWaitsForWhatAnotherReplicaHasUsedUp(t *testing.T)
 			waiting: "rate:api", wait: time.Minute + time.Millisecond,
 		},
 		"the worker": {edit: func(s *jobs.Spec) { s.Unique, s.Locks = true, []string{s.Type} }, types: []string{"a", "b"}},
-		"a freeze": {edit: func(s *jobs.Spec) { s.Locks = []string{s.Type} }, types: []string{"a", "b"}, then: []Op{Freeze{Type: "b", Frozen: true}}, waiting: "frozen"},
+		"a freeze":   {edit: func(s *jobs.Spec) { s.Locks = []string{s.Type} }, types: []string{"a", "b"}, then: []Op{Freeze{Type: "b", Frozen: true}}, waiting: "frozen"},
 		"the job": {
 			edit: func(s *jobs.Spec) { s.MaxAttempts, s.RetryBackoff, s.Locks = 2, time.Minute, []string{"x"} }, types: []string{"b", "b"},
 			then: []Op{

@@ -94,8 +94,9 @@ func (k *locker) follow(o engine.LockOrder) {
 		case o.Kind == engine.FreeLocks:
 			k.release(o.LeaseID, o.Names...)
 			k.m.tell(engine.Unlocked{LeaseID: o.LeaseID})
-		case !k.active(o.LeaseID): // or it was granted after an order before this one
-			k.m.tell(k.locked(o, k.acquireAll))
+		case k.active(o.LeaseID): // it was granted after an order before this one
+		case !k.m.tell(k.locked(o, k.acquireAll)) && !k.active(o.LeaseID):
+			k.release(o.LeaseID, o.Names...)
 		}
 		close(done)
 		k.mu.Lock()
@@ -115,9 +116,11 @@ func (k *locker) acquireAll(claims ...lokt.Claim) (holders []lokt.Holder, err er
 			h, err = k.acquire(c)
 		}
 		if err != nil {
-			for _, c := range claims { // all of them: it is not always known what became of one
-				k.release(c.LeaseID, c.Name)
+			names := make([]string, len(claims))
+			for i := range claims { // all of them: it is not always known what became of one
+				names[i] = claims[i].Name
 			}
+			k.release(c.LeaseID, names...)
 			return nil, &lokt.BlockedError{Name: c.Name}
 		}
 		holders = append(holders, h)
@@ -209,16 +212,23 @@ func (k *locker) renewOne(o engine.LockOrder, name string) {
 	if !errors.Is(err, lokt.ErrNotFound) {
 		return
 	}
-	if k.m.cfg.Shared {
-		_, _ = k.m.do(ctx, engine.Status{}) // if it fails, what is known must do
-	}
-	if k.active(o.LeaseID) {
+	if k.lives(o.LeaseID) {
 		// somebody else may have it now: then it is theirs, and tried again with the next renewal
 		_, _ = k.acquire(k.claim(o, name))
-		if !k.active(o.LeaseID) {
+		if !k.lives(o.LeaseID) {
 			k.release(o.LeaseID, name)
 		}
 	}
+}
+
+// lives is active, after what other managers had stored when it was called is seen. If that fails, what is known must do.
+func (k *locker) lives(leaseID string) bool {
+	if k.m.cfg.Shared {
+		ctx, cancel := context.WithTimeout(k.m.ctx, lockTimeout)
+		defer cancel()
+		_, _ = k.m.do(ctx, engine.Status{})
+	}
+	return k.active(leaseID)
 }
 
 // tellLost completes answers to heartbeats: with the locks that are not held as they were when the leases were

@@ -62,11 +62,12 @@ type Manager struct {
 	closed  bool
 
 	// For the loop only.
-	suspect  bool          // it is not known what was stored: load before the next turn
-	pause    time.Duration // before the next turn, because the store failed
-	why      error         // it did
-	retry    time.Time     // no turn before
-	failures int           // turns that could not be stored, since the last one that was
+	suspect  bool               // it is not known what was stored: load before the next turn
+	pause    time.Duration      // before the next turn, because the store failed
+	why      error              // it did
+	retry    time.Time          // no turn before
+	failures int                // turns that could not be stored, since the last one that was
+	unsure   []engine.LockOrder // of these: what leases hold that have ended if such a turn was stored all the same
 }
 
 // call is a request on its way.
@@ -219,6 +220,12 @@ func (m *Manager) turn(look bool) {
 			return
 		}
 		m.suspect, m.pause = false, 0
+		for _, o := range m.unsure {
+			if o.Kind == engine.FreeLocks && !m.locks.active(o.LeaseID) {
+				m.locks.follow(o)
+			}
+		}
+		m.unsure = nil
 	}
 	if !look && m.idle() > 0 {
 		return
@@ -254,6 +261,7 @@ func (m *Manager) turn(look bool) {
 		return out.Changes
 	})
 	if err != nil {
+		m.unsure = out.Orders
 		m.failed(unavailable(err), !decided.IsZero())
 		return
 	}
@@ -390,11 +398,10 @@ func (m *Manager) wakeUp() {
 	}
 }
 
-// tell tells the engine something, and returns when it is known to have taken that in, or the manager is closed.
-func (m *Manager) tell(o engine.Op) {
-	if c, err := m.send(context.Background(), o); err == nil {
-		<-c.done
-	}
+// tell tells the engine something, and returns when it has taken that in, or false if the manager is closed before.
+func (m *Manager) tell(o engine.Op) bool {
+	c, err := m.send(context.Background(), o)
+	return err == nil && (<-c.done).Err == nil
 }
 
 // do sends a request and waits for its answer. When ctx ends first, one that waits in the engine is withdrawn, and if

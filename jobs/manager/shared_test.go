@@ -38,11 +38,20 @@ func (c *common) open(t *testing.T) *manager.Manager { return c.openWith(t, nil)
 
 func (c *common) openWith(t *testing.T, locks lokt.Service) *manager.Manager {
 	t.Helper()
+	return c.openOn(t, c.replica(), locks)
+}
+
+func (c *common) replica() *replica {
 	r := &replica{Jobs: c.base, c: c, changed: make(chan struct{}, 1)}
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.replicas = append(c.replicas, r)
-	c.mu.Unlock()
-	m, err := manager.Open(t.Context(), r, manager.Options{Config: jobs.Config{Total: 10, Shared: true}, Locks: locks})
+	return r
+}
+
+func (c *common) openOn(t *testing.T, s jobs.Store, locks lokt.Service) *manager.Manager {
+	t.Helper()
+	m, err := manager.Open(t.Context(), s, manager.Options{Config: jobs.Config{Total: 10, Shared: true}, Locks: locks})
 	if err != nil {
 		t.Fatal(err)
 	}
