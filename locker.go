@@ -80,6 +80,7 @@ func (o Options) withDefaults(d Options) (Options, error) {
 	o.Priority = cmp.Or(o.Priority, d.Priority)
 	o.Preempt = cmp.Or(o.Preempt, d.Preempt)
 	o.MaxHold = cmp.Or(o.MaxHold, d.MaxHold)
+	o.Weight = cmp.Or(o.Weight, d.Weight)
 	o.ManualHeartbeat = o.ManualHeartbeat || d.ManualHeartbeat
 	o.Process = cmp.Or(o.Process, d.Process)
 	o.Within = slices.Concat(o.Within, d.Within)
