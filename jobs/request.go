@@ -65,7 +65,7 @@ type HeartbeatAnswer struct {
 	Cancel    bool      `json:"cancel_requested,omitzero"` // the job is to be stopped
 	Drain     bool      `json:"drain,omitzero"`            // the service is about to end
 
-	// those of the job's that are not held for it any more, or were not for a while: somebody else may have them
+	// those of the job's that are not held for it any more, or were not for a while, so that somebody else may have them, or that go to another soon
 	LostLocks []string      `json:"lost_locks,omitempty"`
 	Interval  time.Duration `json:"heartbeat_interval_s,omitzero"` // between heartbeats, as proposed
 	RunLeft   time.Duration `json:"run_left_s,omitzero"`           // of Spec.MaxRuntime; 0 without one

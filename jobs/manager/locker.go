@@ -232,8 +232,8 @@ func (k *locker) lives(leaseID string) bool {
 }
 
 // tellLost completes answers to heartbeats: with the locks that are not held as they were when the leases were
-// granted, but not at all, or with a newer token, so that somebody else may have held them in between. What cannot be
-// found out is not lost.
+// granted, but not at all, or with a newer token, so that somebody else may have held them in between, or that go to
+// another soon. What cannot be found out is not lost.
 func (k *locker) tellLost(ctx context.Context, all []jobs.LeaseAnswer) {
 	orders := map[int]engine.LockOrder{}
 	k.m.mu.Lock()
@@ -258,7 +258,8 @@ func (k *locker) tellLost(ctx context.Context, all []jobs.LeaseAnswer) {
 	}
 }
 
-// gone reports whether it is certain that a lock is not held for a lease as it was. A token of 0 is not known.
+// gone reports whether it is certain that a lock is not held for a lease as it was, or that its hold, renewed or not, ends
+// because another wants it. A token of 0 is not known.
 func (k *locker) gone(ctx context.Context, leaseID, name string, token uint64) bool {
 	s, err := k.service.Get(ctx, name)
 	if err != nil || s.Lock.Corrupt != "" || s.Lock.Freeze != nil && s.Lock.Freeze.Damaged != "" {
@@ -269,7 +270,7 @@ func (k *locker) gone(ctx context.Context, leaseID, name string, token uint64) b
 		_, stale := s.Stale(h)
 		held = !stale
 	}
-	return !held || token != 0 && h.Token != token
+	return !held || token != 0 && h.Token != token || h.Yield != nil && !h.Yield.Deadline.IsZero()
 }
 
 // watch tells the engine when a lock that somebody outside holds may be had: it has changed, or the time of a hold or

@@ -155,3 +155,74 @@ func TestAHandlersContextEndsWhenALockOfItsJobIsLost(t *testing.T) {
 		})
 	}
 }
+
+// Promises S-146, S-198, S-235.
+func TestAHandlersContextEndsBeforeALockOfItsJobGoesToAnother(t *testing.T) {
+	other := lokt.Owner{ID: "person"}
+	wants := map[string]func(context.Context, lokt.Service) error{
+		"preempted": func(ctx context.Context, locks lokt.Service) error {
+			_, err := locks.Acquire(ctx, lokt.Claim{Name: "x", Owner: other, TTL: time.Hour, Wait: -1, Priority: 1, Preempt: time.Second})
+			return err
+		},
+		"passed on": func(ctx context.Context, locks lokt.Service) error {
+			_, err := locks.Tell(ctx, lokt.Target{Name: "x", Owner: other, Force: true}, lokt.Message{Pass: &lokt.Claim{Owner: other, TTL: time.Hour}})
+			return err
+		},
+	}
+	for name, want := range wants {
+		for _, one := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/one store %v", name, one), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					store := memstore.New()
+					locks := lokt.NewManager(store)
+					o, kept := manager.Options{Locks: locks, OneStore: one}, store.Jobs()
+					if !one {
+						kept = memstore.NewJobs()
+					}
+					m, err := manager.Open(t.Context(), kept, o)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer m.Close()
+					var ended atomic.Bool
+					w, err := worker.NewWorker(m, func(ctx context.Context, _ *worker.Run) (any, error) {
+						<-ctx.Done()
+						time.Sleep(2 * time.Second)
+						ended.Store(true)
+						return nil, context.Cause(ctx)
+					}, worker.WorkerOptions{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					done := make(chan error, 1)
+					go func() { done <- w.Run(t.Context()) }()
+					id := submit(t, m, func(s *jobs.Spec) { s.Locks = []string{"x"} })
+					time.Sleep(time.Minute)
+					if err := want(t.Context(), locks); err != nil {
+						t.Fatal(err)
+					}
+					for {
+						s, err := locks.Get(t.Context(), "x")
+						if err != nil {
+							t.Fatal(err)
+						}
+						if live := s.Live(); len(live) == 1 && live[0].Owner.ID == other.ID {
+							break
+						}
+						time.Sleep(time.Second)
+						if _, err := locks.Sweep(t.Context()); err != nil { // as a daemon does
+							t.Fatal(err)
+						}
+					}
+					if v, err := m.Get(t.Context(), id); !ended.Load() || err != nil || !strings.Contains(string(v.Job.Output.Error), worker.CodeLostLocks) {
+						t.Errorf("the lock is another's, and the handler has ended: %v; the job: %+v, %v", ended.Load(), v.Job, err)
+					}
+					w.Stop()
+					if err := <-done; err != nil {
+						t.Error(err)
+					}
+				})
+			})
+		}
+	}
+}
