@@ -121,6 +121,14 @@ class TestAnswersOfOthers(unittest.TestCase):
         self.addCleanup(client.close)
         return client
 
+    def test_a_hold_that_has_expired_is_none(self) -> None:
+        hold = own("db", "one")
+        lock = {"name": "db", "token": 7, "revision": "1", "holders": [hold], "stale": {hold["id"]: "expired"}}
+        client = self.answering(lambda *_: told(200, lock))
+        self.assertFalse(client.lock("db").held)
+        lock["stale"] = {}
+        self.assertTrue(client.lock("db").held)
+
     def test_what_a_proxy_answers_grants_nothing_and_ends_nothing(self) -> None:
         now: list[Said] = [PAGE]
         client = self.answering(lambda *_: now[0])

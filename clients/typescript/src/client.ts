@@ -53,6 +53,8 @@ export interface LockView {
   holders: Holder[];
   queue: { id: string; owner: Owner; since: string; until: string; priority?: number }[];
   freeze?: Freeze;
+  /** By ID, why a hold or a claim in the queue does not count any more. */
+  stale?: Record<string, string>;
 }
 
 /** Something that happened to a lock. */

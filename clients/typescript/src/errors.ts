@@ -77,7 +77,6 @@ export interface Holder {
   held_since: string;
   acquired_at: string;
   expires_at?: string;
-  stale?: string;
   /** A claim of higher priority wants it, or it was passed on; by when it has to end is known once a renewal has told so. */
   yield?: { deadline?: string };
   metadata?: Record<string, string>;

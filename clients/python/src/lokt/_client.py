@@ -74,7 +74,9 @@ class Owner:
 
 @dataclass(frozen=True)
 class Lock:
-    """What a server knows about a name. ``holders`` and ``queue`` are as docs/api.md describes Holder and Waiter."""
+    """What a server knows about a name. ``holders`` and ``queue`` are as docs/api.md describes Holder and Waiter; ``stale`` says why
+    one of them, by its ``id``, does not count any more.
+    """
 
     name: str
     token: int
@@ -82,11 +84,12 @@ class Lock:
     holders: list[dict[str, Any]] = field(default_factory=list)
     queue: list[dict[str, Any]] = field(default_factory=list)
     freeze: dict[str, Any] | None = None
+    stale: dict[str, str] = field(default_factory=dict)
 
     @property
     def held(self) -> bool:
         """Whether somebody holds it: a stale hold does not count."""
-        return any(not h.get("stale") for h in self.holders)
+        return any(h.get("id") not in self.stale for h in self.holders)
 
     @staticmethod
     def _of(w: Mapping[str, Any]) -> Lock:
@@ -97,6 +100,7 @@ class Lock:
             list(w.get("holders") or []),
             list(w.get("queue") or []),
             w.get("freeze"),
+            dict(w.get("stale") or {}),
         )
 
 
