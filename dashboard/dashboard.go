@@ -35,6 +35,8 @@ type Config struct {
 	TLS     bool   // cookies are for TLS only
 	Streams int    // the most pages that follow what happens; 0 stands for 1,000
 
+	StreamsEach int // the most of these of one person, if people are told apart; 0 stands for half
+
 	Undo time.Duration // how long an action on many jobs can be undone before it begins; 0 stands for 30 s
 
 	Log  *slog.Logger    // told of each action, and of who took it; nil: nobody is
@@ -95,6 +97,7 @@ func New(c Config) *Dashboard {
 		c.Stop = context.Background()
 	}
 	c.Streams, c.Undo = cmp.Or(c.Streams, 1000), cmp.Or(c.Undo, undoFor)
+	c.StreamsEach = cmp.Or(c.StreamsEach, (c.Streams+1)/2)
 	d := &Dashboard{Config: c, mux: http.NewServeMux(), guard: http.NewCrossOriginProtection()}
 	d.pages = template.Must(template.New("").Funcs(functions()).ParseFS(files, "templates/*.html"))
 	d.live = newLive(d)

@@ -685,6 +685,32 @@ func TestAnOpenPageIsToldOfAChangeWithinASecond(t *testing.T) {
 	}
 }
 
+// Promise S-127.
+func TestOnePersonHasAShareOfThePagesThatFollowOnly(t *testing.T) {
+	s := newSite(t, func(c *dashboard.Config) { people(c); c.Streams = 4 })
+	follow := func(token string) int {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+"/live", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+token)
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = answer.Body.Close() })
+		return answer.StatusCode
+	}
+	for i, want := range []int{http.StatusOK, http.StatusOK, http.StatusTooManyRequests} {
+		if status := follow("reader"); status != want {
+			t.Errorf("page %d of one person: %d, not %d", i+1, status, want)
+		}
+	}
+	if status := follow("admin"); status != http.StatusOK {
+		t.Errorf("another is kept from following: %d", status)
+	}
+}
+
 // circle is a service of two locks whose holders wait for each other.
 type circle struct{ lokt.Service }
 

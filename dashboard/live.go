@@ -25,23 +25,28 @@ type live struct {
 
 	mu      sync.Mutex
 	open    int
-	number  uint64        // of changes
-	changed chan struct{} // closed with the next one
+	by      map[string]int // by person: how many of these
+	number  uint64         // of changes
+	changed chan struct{}  // closed with the next one
 	stop    context.CancelFunc
 }
 
-func newLive(d *Dashboard) *live { return &live{d: d, changed: make(chan struct{})} }
+func newLive(d *Dashboard) *live {
+	return &live{d: d, by: map[string]int{}, changed: make(chan struct{})}
+}
 
 // serve streams a line for each change, in the format of server-sent events.
 func (l *live) serve(w http.ResponseWriter, r *http.Request) {
-	if l.d.visit(w, r) == nil {
+	v := l.d.visit(w, r)
+	if v == nil {
 		return
 	}
-	if !l.enter() {
-		http.Error(w, "too many pages follow what happens: reload to look again", http.StatusServiceUnavailable)
+	who := v.Who()
+	if status := l.enter(who); status != http.StatusOK {
+		http.Error(w, "too many pages follow what happens: reload to look again", status)
 		return
 	}
-	defer l.leave()
+	defer l.leave(who)
 	w.Header().Set("Content-Type", "text/event-stream")
 	out := http.NewResponseController(w)
 	seen := uint64(0)
@@ -71,23 +76,31 @@ func (l *live) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (l *live) enter() bool {
+// enter lets one more page of a person follow, unless the status says otherwise.
+func (l *live) enter(who string) (status int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.open >= l.d.Streams {
-		return false
+	switch {
+	case l.open >= l.d.Streams:
+		return http.StatusServiceUnavailable
+	case who != "" && l.by[who] >= l.d.StreamsEach:
+		return http.StatusTooManyRequests
 	}
+	l.by[who]++
 	if l.open++; l.open == 1 {
 		var ctx context.Context
 		ctx, l.stop = context.WithCancel(l.d.Stop)
 		go l.look(ctx)
 	}
-	return true
+	return http.StatusOK
 }
 
-func (l *live) leave() {
+func (l *live) leave(who string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.by[who]--; l.by[who] == 0 {
+		delete(l.by, who)
+	}
 	if l.open--; l.open == 0 {
 		l.stop()
 	}

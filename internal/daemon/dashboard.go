@@ -16,7 +16,7 @@ func (d *daemon) pages() *dashboard.Dashboard {
 	kind, _, _ := strings.Cut(d.c.Store, ":") // the rest may be a secret
 	c := dashboard.Config{
 		Locks: d.locks, Events: d.stores.events, URL: d.url, About: "loktd " + version.String() + " on " + kind, TLS: d.tls != nil,
-		Streams: d.c.MaxStreams, Log: d.log, Stop: d.waits,
+		Streams: d.c.MaxStreams, StreamsEach: d.c.MaxStreamsEach, Log: d.log, Stop: d.waits,
 	}
 	if d.jobs != nil {
 		c.Jobs = d.jobs
