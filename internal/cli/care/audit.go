@@ -74,6 +74,12 @@ func (o *auditOptions) check(a cmd, limit bool) (err error) {
 	switch {
 	case limit && o.Limit < 1:
 		return app.Usagef("--limit %d shows nothing", o.Limit)
+	case o.judge != "" && (o.tail || limit || len(o.keep) > 0 || o.since+o.Name+o.event+o.bundle != ""):
+		return app.Usagef("--check judges a file as it is: it goes with no other flag")
+	case o.bundle == "" && len(o.keep) > 0:
+		return app.Usagef("--keep is about a bundle: name its file with --bundle")
+	case o.bundle != "" && (o.tail || o.event != ""):
+		return app.Usagef("--bundle is for a history that has all that happened until now: leave out --tail and --event")
 	case o.tail && o.since == "" && !limit:
 		o.Limit = tailEntries
 	}
