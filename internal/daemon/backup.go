@@ -139,14 +139,18 @@ func (c *Config) fetch(ctx context.Context, token string, to *os.File) (int64, e
 
 // backupAlone makes a copy when no daemon has the store.
 func (c *Config) backupAlone(ctx context.Context, s Streams, path string) error {
-	file, _, ok := sqlstore.File(c.Store)
+	store := c.Store
+	if _, _, ok := sqlstore.File(store); !ok {
+		store = c.JobsStore
+	}
+	file, _, ok := sqlstore.File(store)
 	if !ok {
 		return fmt.Errorf("%s is backed up by its own means", redact(c.Store))
 	}
 	if !exists(file) {
 		return fmt.Errorf("no daemon at %s, and no store: there is no %s", c.Listen, file)
 	}
-	db, err := sqlstore.Open(ctx, c.Store, sqlstore.Options{Describe: "making a backup"})
+	db, err := sqlstore.Open(ctx, store, sqlstore.Options{Describe: "making a backup"})
 	if errors.Is(err, lokt.ErrUnavailable) {
 		return fmt.Errorf("%w; the daemon that has it is asked with --listen, and none answers at %s", err, c.Listen)
 	}

@@ -152,6 +152,18 @@ func TestABackupIsOfOneAnswerOfADaemon(t *testing.T) {
 	}
 }
 
+func TestABackupIsOfTheDatabaseOfSQLiteThatThereIs(t *testing.T) {
+	dir := t.TempDir()
+	jobs, copied := "sqlite:"+filepath.Join(dir, "jobs.db"), filepath.Join(dir, "copy.db")
+	p := start(t, "--store", "memory:", "--jobs-store", jobs)
+	address := p.address()
+	p.stop()
+	code, out, stderr := run(t, nil, "backup", copied, "--listen", address, "--store", "memory:", "--jobs-store", jobs)
+	if _, err := os.Stat(copied); code != 0 || err != nil {
+		t.Errorf("exit code %d, %s%s, %v", code, out, stderr, err)
+	}
+}
+
 func TestABackupThatIsInterruptedLeavesNothing(t *testing.T) {
 	mute, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

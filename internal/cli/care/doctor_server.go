@@ -64,12 +64,23 @@ func (d *doctor) checkServers() error {
 		for _, url := range d.ServerURLs() {
 			d.servers = append(d.servers, d.checkServer(url))
 		}
+		d.checkShared()
 	}
 	d.root = app.RootDir{Method: "server", Path: strings.ReplaceAll(app.ShownURLs(d.ServerURLs()), ", ", ",")}
 	d.found = append(append(d.found, place.Rate()), place.Commands()...)
 	d.checkEnvironment()
 	d.checkIdentity()
 	return d.tellAll()
+}
+
+// checkShared warns of servers that do not share what they remember, though a client asks any of them.
+func (d *doctor) checkShared() {
+	for _, s := range d.servers {
+		if alone := s.Store == "sqlite" || s.Store == "memory"; len(d.servers) > 1 && alone {
+			d.warn("servers", "name one daemon, or give all of them one store: --store postgres://… or etcd://…",
+				"%s keeps its locks for itself, in %s: unless all addresses are those of one daemon, two can hold a lock at once", s.URL, s.Store)
+		}
+	}
 }
 
 // checkServer looks at one server.

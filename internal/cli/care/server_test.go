@@ -60,6 +60,18 @@ func TestDoctorSaysWhatIsOddAboutAServer(t *testing.T) {
 	}
 }
 
+func TestDoctorWarnsOfServersThatShareNothing(t *testing.T) {
+	for stores, want := range map[string]int{"sqlite": 0, "sqlite sqlite": 2, "memory etcd": 1, "etcd etcd": 0, "postgres postgres": 0} {
+		d := &doctor{}
+		for store := range strings.FieldsSeq(stores) {
+			d.servers = append(d.servers, serverInfo{URL: "http://" + store, About: httpapi.About{Store: store}})
+		}
+		if d.checkShared(); len(d.found) != want {
+			t.Errorf("%s: %+v", stores, d.found)
+		}
+	}
+}
+
 func TestDoctorFindsNothingWrongWithASoundServer(t *testing.T) {
 	server := clitest.Server(t)
 	d := newDesk(t, "ann").With("LOKT_SERVER="+server.URL, "LOKT_ROOT=", "LOKT_SERVER_TOKEN=secret")
