@@ -31,6 +31,7 @@ const (
 	// for the answer to a heartbeat: what is not known by then is told with the next
 	lostTimeout = time.Second
 	minWatch    = 50 * time.Millisecond // between tries of a lock: what seems to be free may be refused all the same
+	atOnce      = 64                    // renewals under way, so that each may take a while, and they share what it takes to store them
 )
 
 // ownerPrefix begins the owner of a lock that is held for a job; the job's ID follows.
@@ -190,11 +191,18 @@ func (k *locker) renew() {
 		k.m.mu.Lock()
 		orders := k.m.engine.LocksHeld()
 		k.m.mu.Unlock()
+		var all sync.WaitGroup
+		slots := make(chan struct{}, atOnce)
 		for _, o := range orders {
 			for _, name := range o.Names {
-				k.renewOne(o, name)
+				slots <- struct{}{}
+				all.Go(func() {
+					k.renewOne(o, name)
+					<-slots
+				})
 			}
 		}
+		all.Wait()
 		select {
 		case <-k.m.ctx.Done():
 			return

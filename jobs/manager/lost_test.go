@@ -226,3 +226,36 @@ func TestAHandlersContextEndsBeforeALockOfItsJobGoesToAnother(t *testing.T) {
 		}
 	}
 }
+
+// slowRenewals are locks of a service that is far away.
+type slowRenewals struct{ lokt.Service }
+
+func (s slowRenewals) Renew(ctx context.Context, r lokt.Renewal) (lokt.Holder, error) {
+	time.Sleep(100 * time.Millisecond)
+	return s.Service.Renew(ctx, r)
+}
+
+// Promise S-141.
+func TestLocksOfManyJobsAreRenewedInTimeThoughEachTakesAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 1000
+		m := openWith(t, manager.Options{Config: jobs.Config{Total: n, TTL: 10 * time.Second}, Locks: slowRenewals{lokt.NewManager(memstore.New())}})
+		var leases []string
+		for i := range n {
+			submit(t, m, func(s *jobs.Spec) { s.Locks = []string{fmt.Sprint("lock-", i)} })
+			leases = append(leases, grant(t, m, jobs.Request{WorkerID: "w"}).Lease.ID)
+		}
+		for range 30 {
+			time.Sleep(3 * time.Second)
+			all, err := m.HeartbeatAll(t.Context(), "w", leases)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, a := range all {
+				if a.Err != nil || len(a.LostLocks) > 0 {
+					t.Fatalf("it has lost %q, %v", a.LostLocks, a.Err)
+				}
+			}
+		}
+	})
+}
