@@ -336,6 +336,34 @@ func TestAHoldEndsOnlyWhenItsLocksNameIsTyped(t *testing.T) {
 	expect(t, s.get(t, "/audit?name=build"), "force-break", "dashboard")
 }
 
+// Promise S-285.
+func TestWhatWasGrantedAfterThePersonLookedStays(t *testing.T) {
+	s := newSite(t, nil)
+	seen := s.hold(t, "build", "ana", lokt.Claim{TTL: time.Hour})
+	expect(t, s.get(t, "/locks/build"), fmt.Sprintf(`name="up_to" value="%d"`, seen.Token))
+	if _, err := s.locks.Release(t.Context(), lokt.Target{Name: "build", LeaseID: seen.LeaseID}); err != nil {
+		t.Fatal(err)
+	}
+	s.hold(t, "build", "ben", lokt.Claim{TTL: time.Hour})
+	form := url.Values{"confirm": {"build"}, "up_to": {fmt.Sprint(seen.Token)}}
+	if status, body, _ := do(t, "POST", s.url+"/locks/build/unlock", form); status != http.StatusConflict {
+		t.Error(status, body)
+	}
+	if snap, err := s.locks.Get(t.Context(), "build"); err != nil || len(snap.Lock.Holders) != 1 {
+		t.Errorf("the later hold was ended: %+v, %v", snap.Lock, err)
+	}
+}
+
+func TestAFreezeOfAnotherIsNamedToWhoFreezes(t *testing.T) {
+	s := newSite(t, nil)
+	if _, err := s.locks.Freeze(t.Context(), "build", lokt.Freeze{Owner: lokt.Owner{ID: "ben"}}); err != nil {
+		t.Fatal(err)
+	}
+	if status, body, _ := do(t, "POST", s.url+"/locks/build/freeze", url.Values{"reason": {"x"}}); status != http.StatusConflict || !strings.Contains(body, "ben") {
+		t.Error(status, body)
+	}
+}
+
 func TestTheHolderIsAskedAndTheAnswerIsShown(t *testing.T) {
 	s := newSite(t, nil)
 	s.hold(t, "gpu", "ana", lokt.Claim{Limit: 3, TTL: time.Hour})

@@ -245,6 +245,7 @@ func turns() []lokt.EventType {
 }
 
 // unlock ends all holds, whoever's they are.
+// unlock ends the holds that the person saw, and none that was granted since.
 func (d *Dashboard) unlock(v *visit) (string, error) {
 	name := v.r.PathValue("name")
 	if err := v.need(Force, name); err != nil {
@@ -253,7 +254,11 @@ func (d *Dashboard) unlock(v *visit) (string, error) {
 	if v.r.PostFormValue("confirm") != name {
 		return "", fmt.Errorf("%w: type the name of the lock, %s, to end its holds", lokt.ErrInvalid, name)
 	}
-	_, err := d.Locks.Release(v.r.Context(), lokt.Target{Name: name, Owner: v.owner(), Force: true})
+	upTo, err := strconv.ParseUint(cmp.Or(v.r.PostFormValue("up_to"), "0"), 10, 64)
+	if err != nil {
+		return "", fmt.Errorf("%w: up_to is no token", lokt.ErrInvalid)
+	}
+	_, err = d.Locks.Release(v.r.Context(), lokt.Target{Name: name, Owner: v.owner(), Force: true, UpTo: upTo})
 	return "/locks/" + name, err
 }
 
