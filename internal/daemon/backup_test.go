@@ -164,6 +164,22 @@ func TestABackupIsOfTheDatabaseOfSQLiteThatThereIs(t *testing.T) {
 	}
 }
 
+func TestABackupIsMadeForACertificateThatMayAdminister(t *testing.T) {
+	servers, clients := newAuthority(t, "servers"), newAuthority(t, "clients")
+	cert, key := servers.issue("loktd", 1)
+	own, ownKey := clients.issue("operator", 2)
+	dir := t.TempDir()
+	store, copied := "sqlite:"+filepath.Join(dir, "db"), filepath.Join(dir, "copy.db")
+	p := start(t, "--store", store, "--tls-cert", cert, "--tls-key", key, "--client-ca", clients.file("ca.pem"), "--client-scopes", "admin")
+	code, out, stderr := run(t, []string{"LOKT_CERT_FILE=" + own, "LOKT_KEY_FILE=" + ownKey}, "backup", copied, "--listen", p.address(), "--tls-cert", cert)
+	if code != 0 {
+		t.Errorf("exit code %d, %s%s", code, out, stderr)
+	}
+	if code, _, stderr = run(t, nil, "backup", copied+"2", "--listen", p.address(), "--tls-cert", cert); code != 1 || !strings.Contains(stderr, "LOKT_CERT_FILE") {
+		t.Errorf("without a certificate: exit code %d, %s", code, stderr)
+	}
+}
+
 func TestABackupThatIsInterruptedLeavesNothing(t *testing.T) {
 	mute, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -76,7 +76,7 @@ func refused(what string, answer *http.Response) error {
 		says = p.Detail
 	}
 	if answer.StatusCode == http.StatusUnauthorized || answer.StatusCode == http.StatusForbidden {
-		says += "; set LOKT_SERVER_TOKEN, or LOKT_TOKEN_FILE, to a token that may do this"
+		says += "; set LOKT_SERVER_TOKEN, or LOKT_TOKEN_FILE, to a token that may do this, or LOKT_CERT_FILE and LOKT_KEY_FILE to a certificate"
 	}
 	return fmt.Errorf("%s: %s: %s", what, answer.Status, says)
 }
@@ -100,6 +100,13 @@ func (c *Config) ask(ctx context.Context, path, token, otherwise, mediaType stri
 		scheme = "https"
 		if transport.TLSClientConfig, err = ownCertificateOnly(c.TLSCert); err != nil {
 			return nil, err
+		}
+		if cert, key := os.Getenv("LOKT_CERT_FILE"), os.Getenv("LOKT_KEY_FILE"); cert != "" && key != "" { // as lokt takes them
+			pair, err := tls.LoadX509KeyPair(cert, key)
+			if err != nil {
+				return nil, fmt.Errorf("LOKT_CERT_FILE, LOKT_KEY_FILE: %w", err)
+			}
+			transport.TLSClientConfig.Certificates = []tls.Certificate{pair}
 		}
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+net.JoinHostPort(host, port)+path, nil)
