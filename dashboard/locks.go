@@ -244,7 +244,6 @@ func turns() []lokt.EventType {
 	}
 }
 
-// unlock ends all holds, whoever's they are.
 // unlock ends the holds that the person saw, and none that was granted since.
 func (d *Dashboard) unlock(v *visit) (string, error) {
 	name := v.r.PathValue("name")
