@@ -81,7 +81,7 @@ func claim(locks http.Handler, w http.ResponseWriter, r *http.Request, name stri
 		return
 	}
 	body, err := json.Marshal(map[string]any{
-		"lease_id": leaseID(run), "owner": map[string]string{"id": cmp.Or(run.Who, "terraform")}, "strict": true,
+		"lease_id": leaseID(run), "owner": map[string]string{"id": cmp.Or(run.Who, "terraform")}, "strict": true, "attended": true,
 		"metadata": map[string]string{infoKey: string(text)},
 	})
 	if err != nil {

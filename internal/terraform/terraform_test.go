@@ -2,11 +2,13 @@ package terraform_test
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
@@ -58,6 +60,22 @@ const (
 	first  = `{"ID":"5a3f","Operation":"OperationTypeApply","Info":"","Who":"ana@laptop","Version":"1.11.4","Created":"2026-01-02T03:04:05Z","Path":""}`
 	second = `{"ID":"77c1","Operation":"OperationTypePlan","Info":"","Who":"ana@laptop","Version":"1.11.4","Created":"2026-01-02T03:05:05Z","Path":""}`
 )
+
+// Promise S-235: a run cannot be told to end.
+func TestARunKeepsItsLockWhateverAsksForIt(t *testing.T) {
+	url, locks := server(t)
+	at := url + terraform.Prefix + "network"
+	if status, text := send(t, "LOCK", at, "secret", first); status != http.StatusOK {
+		t.Fatal(status, text)
+	}
+	urgent := lokt.Claim{Name: "network", Owner: lokt.Owner{ID: "ben"}, Priority: 1, Preempt: time.Millisecond, Wait: 500 * time.Millisecond}
+	if h, err := locks.Acquire(t.Context(), urgent); !errors.Is(err, lokt.ErrHeld) {
+		t.Errorf("beside a run that goes on: %+v, %v", h, err)
+	}
+	if status, text := send(t, "UNLOCK", at, "secret", first); status != http.StatusOK {
+		t.Error(status, text)
+	}
+}
 
 func TestOneRunAtATimeLocksAState(t *testing.T) {
 	url, locks := server(t)

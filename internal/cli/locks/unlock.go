@@ -105,7 +105,8 @@ func (u *unlocking) ended(s lokt.Snapshot, holders []lokt.Holder, tell bool) {
 		case !u.force && u.by.Same(h.Owner) && !h.ExpiresAt.IsZero() && s.Now.After(h.ExpiresAt):
 			u.warn("%s had expired %s ago: others may have entered since", h.Name, app.Short(s.Now.Sub(h.ExpiresAt)))
 		case u.force && !stale && h.Strict && (pid(h.Claim) > 0 || h.Attended):
-			u.warn("the guard of %s with pid %d is still running, and no longer has %s", h.Owner, pid(h.Claim), h.Name)
+			with := strings.TrimSuffix(fmt.Sprintf(" with pid %d", pid(h.Claim)), " with pid 0") // which Terraform does not tell
+			u.warn("the guard of %s%s is still running, and no longer has %s", h.Owner, with, h.Name)
 		}
 		if tell && !u.JSON {
 			u.Say("unlocked %s: ended the hold of %s", s.Lock.Name, holderText(u.b, h, s.Now))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/testkit/clitest"
 	"github.com/lokt-dev/lokt/lockfile"
@@ -131,5 +132,21 @@ func TestEveryCommandHelpsWithAnExample(t *testing.T) {
 		if !strings.Contains(out, "Examples:\n") || !strings.Contains(out, "lokt "+name) || !strings.Contains(out, "--json") {
 			t.Errorf("lokt %s --help writes\n%s", name, out)
 		}
+	}
+}
+
+func TestUnlockByForceSpeaksOfNoProcessThatIsNotKnown(t *testing.T) {
+	url := clitest.Server(t).URL
+	client, err := httpapi.New(url, httpapi.ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := lokt.Claim{Name: "network", Owner: lokt.Owner{ID: "terraform"}, Strict: true, Attended: true}
+	if _, err := client.Acquire(t.Context(), run); err != nil {
+		t.Fatal(err)
+	}
+	code, _, says := clitest.New(t, "ann", Commands()).With("LOKT_SERVER="+url).Lokt("unlock", "network", "--force")
+	if code != 0 || !strings.Contains(says, "guard of terraform is still running") {
+		t.Errorf("exit code %d, %s", code, says)
 	}
 }
