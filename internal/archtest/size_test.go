@@ -96,7 +96,7 @@ func above() map[string]int {
 		"httpapi":          4838, // with renewals in batches, and their pace, claims whose hold is over, and answers that are not loktd's
 		"internal/audit":   889,
 		"internal/cli":     7804, // with lokt why --file
-		"internal/daemon":  2_288,
+		"internal/daemon":  2_297,
 		"internal/testkit": 1_333, // with stopping a process between its turns
 		"jobs":             2_775, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, and schedules, whatever clocks are set
 		"jobs/engine":      3_321, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, schedules and a bound on statistics: after.go, limits.go, fair.go, cron.go

@@ -25,3 +25,17 @@ func TestSizesHaveUnits(t *testing.T) {
 		}
 	}
 }
+
+func TestJobsThatOtherDaemonsDoNotHaveAreToldApart(t *testing.T) {
+	for _, c := range []struct {
+		locks, jobs string
+		want        bool
+	}{
+		{"etcd://a", "memory:", true}, {"postgres://a/b", "sqlite:x", true}, {"etcd://a", "postgres://a/b", false}, {"etcd://a", "none", false},
+		{"sqlite:x", "", false}, {"sqlite:x", "memory:", false}, {"postgres://a/b", "", false},
+	} {
+		if got := (&Config{Store: c.locks, JobsStore: c.jobs}).ownJobs(); got != c.want {
+			t.Errorf("locks in %s, jobs in %q: %v", c.locks, c.jobs, got)
+		}
+	}
+}

@@ -80,6 +80,9 @@ func openStores(ctx context.Context, c *Config, address string, log *slog.Logger
 		if _, s.jobs, err = s.open(ctx, c.JobsStore, o, log); err != nil {
 			return s, err
 		}
+		if c.ownJobs() {
+			log.Warn("jobs are this daemon's own: others that share the store of locks know nothing of them, and clients are to ask this one only", "jobs", redact(c.JobsStore))
+		}
 	}
 	if s.jobs == nil {
 		return s, usagef("%s keeps no jobs: %s", name, namesJobs)
@@ -134,7 +137,7 @@ func tellContents(ctx context.Context, db *sqlstore.DB, url string, log *slog.Lo
 }
 
 // namesJobs says what to do about a store without jobs.
-const namesJobs = "name a store that does with --jobs-store (sqlite:PATH, memory:), or none for no scheduler"
+const namesJobs = "name a store that does with --jobs-store (postgres://…, or for one daemon alone sqlite:PATH), or none for no scheduler"
 
 func unknownStore(url string) error {
 	return usagef("%q is no store: give sqlite:PATH (sqlite:PATH?mode=rw if it must exist), memory:, postgres://… or etcd://…", redact(url))
@@ -166,6 +169,12 @@ func (c *Config) checkStores() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// ownJobs reports whether other daemons may have the same locks, but none the same jobs.
+func (c *Config) ownJobs() bool {
+	alone := func(url string) bool { return strings.HasPrefix(url, "sqlite:") || strings.HasPrefix(url, "memory:") }
+	return alone(c.JobsStore) && !alone(c.Store)
 }
 
 // redact returns the URL without what may be a password.
