@@ -78,13 +78,22 @@ func newAsk(a *app.App) *cobra.Command {
 			return a.Answer(v, "asked %s; the answer will be in: %s", h.Owner, a.CommandLine("status", name))
 		}
 		a.Tell("asked %s, waiting for the answer", h.Owner)
-		ctx, done := context.WithTimeout(ctx, timeout)
-		defer done()
+		if timeout > 0 {
+			var done context.CancelFunc
+			ctx, done = context.WithTimeout(ctx, timeout)
+			defer done()
+		}
 		return await(ctx, a, b, h, v)
 	})
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+		if timeout < 0 || cmd.Flags().Changed("timeout") && !wait {
+			return app.Usagef("--timeout says how long to wait: it needs --wait, and is not negative")
+		}
+		return nil
+	}
 	cmd.Flags().StringVar(&id, "id", "", "ask the hold with this lock ID, instead of the first of another")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait for the answer, as long as the hold lasts")
-	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "with --wait: give up after this long")
+	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "with --wait: give up after this long; 0 never does")
 	return cmd
 }
 

@@ -5,6 +5,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"strings"
 	"testing"
 
 	"github.com/lokt-dev/lokt/internal/testkit/clitest"
@@ -27,5 +28,14 @@ func TestToPassWhatNobodyHoldsAsksForNothing(t *testing.T) {
 	d := clitest.New(t, "ann", Commands()).With("LOKT_SERVER=" + proxy.URL)
 	if code, out, errs := d.Lokt("pass", "a", "--to", "bob", "--force"); code != 3 {
 		t.Errorf("exit %d: %s%s", code, out, errs)
+	}
+}
+
+func TestAskRefusesATimeThatNothingWaitsFor(t *testing.T) {
+	d := clitest.New(t, "ann", Commands())
+	for _, flags := range [][]string{{"--timeout", "1s"}, {"--wait", "--timeout", "-1s"}} {
+		if code, _, says := d.Lokt(append([]string{"ask", "a", "soon?"}, flags...)...); code != 64 || !strings.Contains(says, "--wait") {
+			t.Errorf("%v: exit %d: %s", flags, code, says)
+		}
 	}
 }
