@@ -41,7 +41,7 @@ func budgets() map[string]int {
 		"internal/cli":           6_150,
 		"internal/cli/agent":     2229,
 		"internal/cli/bulk":      238,
-		"internal/cli/talk":      185,
+		"internal/cli/talk":      193,
 		"internal/cli/bench":     350, // what locks cost where they are kept
 		"internal/cli/mcp":       410, // lokt-mcp
 		"internal/cli/wait":      676, // what waits for locks: what is said meanwhile, tickets, lokt wait
