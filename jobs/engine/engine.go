@@ -282,6 +282,8 @@ func (e *Engine) apply(id uint64, o Op) {
 // and not because the clock was set back, or due.
 func (e *Engine) queue(en *entry, due time.Duration, byWall bool) {
 	switch {
+	case en.pending: // when it is known what became of its locks
+		return
 	case e.obstacle(en) != "":
 		e.await(en)
 		return

@@ -30,7 +30,7 @@ func Load(cfg jobs.Config, l jobs.Changes, source string, now Instant) *Engine {
 
 // wait puts a stored job that has no lease where it waits.
 func (e *Engine) wait(en *entry) {
-	if en.State.Active() || en.pending {
+	if en.State.Active() {
 		return
 	}
 	ahead := en.ReadyAt.Sub(e.Now.Wall)

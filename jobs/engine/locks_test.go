@@ -231,6 +231,33 @@ func TestAJobWhoseLocksAreTakenWaitsForWhatAnotherReplicaHasUsedUp(t *testing.T)
 	}
 }
 
+// Another replica granted it while its locks were being taken, and the attempt ends here.
+func TestAJobThatIsKeptForARequestIsNotQueuedBesideWhenAnAttemptEnds(t *testing.T) {
+	for _, status := range []jobs.State{jobs.Failed, jobs.Queued} {
+		cfg := jobs.Config{Locking: true, Shared: true}
+		w, other := newWorld(t, cfg), newWorld(t, cfg)
+		out := w.turn(Call{1, Submit{Jobs: []NewJob{{Spec: jobs.NewSpec(), ID: "a"}}}})
+		s := &out.Changes.Jobs[0].Spec
+		s.Locks, s.MaxAttempts = []string{"x"}, 2
+		w.e, other.e = newEngine(cfg), newEngine(cfg)
+		for _, one := range []*world{w, other} {
+			one.e.Follow(&jobs.Changes{Jobs: []*jobs.Record{new(*out.Changes.Jobs[0])}}, one.now)
+		}
+		late := other.order(1, jobs.Request{WorkerID: "v", Wait: jobs.MaxWait}, "M")
+		out = w.turn(Call{0, Locked{Order: w.order(1, jobs.Request{WorkerID: "w"}, "L")}})
+		other.e.Follow(&out.Changes, other.now)
+		out = other.turn(Call{2, Complete{jobs.Completion{LeaseID: "L", WorkerID: "w", Status: status}}})
+		w.want("orders", out.Orders[0].LeaseID, "L")
+		other.turn(Call{0, Unlocked{"L"}})
+		other.turn(Call{0, Locked{Order: late, Blocked: "x"}})
+		other.pass(2 * time.Second)
+		out = other.turn()
+		if len(out.Orders) != 1 || out.Orders[0].LeaseID != "M" {
+			t.Errorf("%s: ordered are %+v", status, out.Orders)
+		}
+	}
+}
+
 // The store failed after the locks were ordered, and a job that goes first came meanwhile.
 func TestLocksAreNotTakenForAnotherJobThatTheSameRequestGetsAfterwards(t *testing.T) {
 	w := lockingWorld(t)
