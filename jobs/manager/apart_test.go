@@ -26,6 +26,9 @@ type wire struct {
 func (w *wire) stop(d time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.shut != nil {
+		return
+	}
 	w.shut = make(chan struct{})
 	time.AfterFunc(d, func() {
 		w.mu.Lock()
@@ -105,8 +108,8 @@ type apart struct {
 	managers []*manager.Manager
 }
 
-func newApart(t *testing.T, n int) *apart {
-	a := &apart{common: &common{base: memstore.NewJobs()}, T: t, locks: lokt.NewManager(memstore.New())}
+func newApart(t *testing.T, n int, ttl time.Duration) *apart {
+	a := &apart{common: &common{base: memstore.NewJobs(), ttl: ttl}, T: t, locks: lokt.NewManager(memstore.New())}
 	for range n {
 		w := &wire{fate: func(string, bool) (time.Duration, bool) { return 0, false }}
 		a.wires = append(a.wires, w)
@@ -152,7 +155,7 @@ func once(what string, answer bool, then func() (time.Duration, bool)) func(stri
 // Promise S-310.
 func TestAJobIsNotBegunIfItsLocksEndedBeforeItWasGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newApart(t, 2)
+		a := newApart(t, 2, 0)
 		a.wires[0].fate = once("acquire", true, func() (time.Duration, bool) {
 			a.wires[0].stop(5 * time.Minute) // longer than a lock lasts that nobody renews
 			return 0, false
@@ -189,7 +192,7 @@ func TestAJobIsNotBegunIfItsLocksEndedBeforeItWasGranted(t *testing.T) {
 // Promise S-141.
 func TestLocksAreGivenBackThoughItIsNotKnownWhetherTheEndWasStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newApart(t, 2)
+		a := newApart(t, 2, 0)
 		submit(t, a.managers[0], onX)
 		g := grant(t, a.managers[0], jobs.Request{WorkerID: "w"})
 		a.wires[0].fate = once("turn", true, func() (time.Duration, bool) { return 0, true })
@@ -203,7 +206,7 @@ func TestLocksAreGivenBackThoughItIsNotKnownWhetherTheEndWasStored(t *testing.T)
 // Promise S-141.
 func TestLocksThatWereBeingTakenWhenAManagerWasClosedAreGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newApart(t, 1)
+		a := newApart(t, 1, 0)
 		submit(t, a.managers[0], onX)
 		synctest.Wait()
 		a.wires[0].fate = func(what string, answer bool) (time.Duration, bool) {
@@ -224,7 +227,7 @@ func TestLocksThatWereBeingTakenWhenAManagerWasClosedAreGivenBack(t *testing.T) 
 // Promise S-141.
 func TestALockThatIsTakenAgainAfterItsJobHasEndedIsGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newApart(t, 2)
+		a := newApart(t, 2, 0)
 		submit(t, a.managers[0], onX)
 		g := grant(t, a.managers[1], jobs.Request{WorkerID: "w"})
 		var slow atomic.Bool
@@ -252,7 +255,7 @@ func TestALockThatIsTakenAgainAfterItsJobHasEndedIsGivenBack(t *testing.T) {
 // Promise S-141.
 func TestLocksThatCannotBeHadNorGivenBackKeepNobodyWaitingForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newApart(t, 1)
+		a := newApart(t, 1, 0)
 		submit(t, a.managers[0], func(s *jobs.Spec) { s.Locks = []string{"x", "y", "z"} })
 		a.wires[0].fate = func(what string, answer bool) (late time.Duration, lost bool) {
 			if lost = what != "turn"; lost {

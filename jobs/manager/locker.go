@@ -239,6 +239,19 @@ func (k *locker) lives(leaseID string) bool {
 	return k.active(leaseID)
 }
 
+// kept renews the locks of a lease, and reports whether they are held as they were taken, as far as can be found out.
+func (k *locker) kept(ctx context.Context, l *jobs.Lease) bool {
+	ctx, cancel := context.WithTimeout(ctx, lostTimeout)
+	defer cancel()
+	for name, token := range l.LockTokens {
+		h, err := k.service.Renew(ctx, lokt.Renewal{Name: name, LeaseID: l.ID})
+		if errors.Is(err, lokt.ErrNotFound) || err == nil && h.Token != token {
+			return false
+		}
+	}
+	return true
+}
+
 // tellLost completes answers to heartbeats: with the locks that are not held as they were when the leases were
 // granted, but not at all, or with a newer token, so that somebody else may have held them in between, or that go to
 // another soon. What cannot be found out is not lost.

@@ -110,15 +110,12 @@ func (m *Manager) granted(ctx context.Context, r any, g *jobs.Grant) error {
 		}
 		answer.Job = r.Job
 	}
-	if answer.Job.State == jobs.Leased && m.locks != nil && !m.opts.OneStore {
-		looked := []jobs.LeaseAnswer{{LeaseID: answer.Lease.ID}}
-		if m.locks.tellLost(ctx, looked); looked[0].LostLocks != nil { // this process stood still between taking and granting
-			_, err := m.do(context.WithoutCancel(ctx), engine.Withdraw{LeaseID: answer.Lease.ID})
-			answer = jobs.Grant{Denied: &jobs.Denial{Code: jobs.DeniedEligible, Reason: "a lock of the job was lost", RetryAfter: engine.LockRetry}}
-			if err != nil {
-				return err
-			}
+	// A process may have stood still for long between taking the locks and granting the job.
+	if l := &answer.Lease; answer.Job.State == jobs.Leased && answer.Job.LeaseID == l.ID && m.locks != nil && !m.opts.OneStore && !m.locks.kept(ctx, l) {
+		if _, err := m.do(context.WithoutCancel(ctx), engine.Withdraw{LeaseID: l.ID}); err != nil {
+			return err
 		}
+		answer = jobs.Grant{Denied: &jobs.Denial{Code: jobs.DeniedEligible, Reason: "a lock of the job was lost", RetryAfter: engine.LockRetry}}
 	}
 	*g = answer
 	return nil

@@ -22,6 +22,7 @@ type common struct {
 	base     *memstore.Jobs
 	log      []jobs.Changes
 	set      time.Duration // by how much the store's clock was set
+	ttl      time.Duration // of leases; 0 for the default
 	stands   time.Duration // how long the next turn stands still after the clock was read
 	replicas []*replica
 }
@@ -51,7 +52,7 @@ func (c *common) replica() *replica {
 
 func (c *common) openOn(t *testing.T, s jobs.Store, locks lokt.Service) *manager.Manager {
 	t.Helper()
-	m, err := manager.Open(t.Context(), s, manager.Options{Config: jobs.Config{Total: 10, Shared: true}, Locks: locks})
+	m, err := manager.Open(t.Context(), s, manager.Options{Config: jobs.Config{Total: 10, TTL: c.ttl, Shared: true}, Locks: locks})
 	if err != nil {
 		t.Fatal(err)
 	}
