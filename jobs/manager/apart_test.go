@@ -252,6 +252,29 @@ func TestALockThatIsTakenAgainAfterItsJobHasEndedIsGivenBack(t *testing.T) {
 	})
 }
 
+// Promises S-141 and S-229.
+func TestASlotThatWasLostIsTakenAgainThoughOthersHoldTheLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newApart(t, 2, 0)
+		var all []jobs.Grant
+		for range 2 {
+			submit(t, a.managers[0], onX, func(s *jobs.Spec) { s.Extra = &jobs.Extra{Limits: map[string]jobs.Limit{"x": {Slots: 3}}} })
+			all = append(all, grant(t, a.managers[0], jobs.Request{WorkerID: "w"}))
+		}
+		if _, err := a.locks.Release(t.Context(), lokt.Target{Name: "x", LeaseID: all[0].Lease.ID}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(40 * time.Second)
+		if s, err := a.locks.Get(t.Context(), "x"); err != nil || len(s.Live()) != 2 {
+			t.Errorf("held by %+v, %v", s.Live(), err)
+		}
+		for _, g := range all {
+			complete(t, a.managers[1], g)
+		}
+		a.free(0)
+	})
+}
+
 // Promise S-141.
 func TestLocksThatCannotBeHadNorGivenBackKeepNobodyWaitingForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -217,16 +217,18 @@ func (k *locker) renewOne(o engine.LockOrder, name string) {
 	ctx, cancel := context.WithTimeout(k.m.ctx, lockTimeout)
 	defer cancel()
 	_, err := k.service.Renew(ctx, lokt.Renewal{Name: name, LeaseID: o.LeaseID})
-	if !errors.Is(err, lokt.ErrNotFound) {
-		return
-	}
-	if k.lives(o.LeaseID) {
+	if over(err) && k.lives(o.LeaseID) {
 		// somebody else may have it now: then it is theirs, and tried again with the next renewal
 		_, _ = k.acquire(k.claim(o, name))
 		if !k.lives(o.LeaseID) {
 			k.release(o.LeaseID, name)
 		}
 	}
+}
+
+// over reports whether a renewal says that the hold has ended, whoever holds the lock now.
+func over(err error) bool {
+	return errors.Is(err, lokt.ErrNotFound) || errors.Is(err, lokt.ErrNotOwner)
 }
 
 // lives is active, after what other managers had stored when it was called is seen. If that fails, what is known must do.
@@ -245,7 +247,7 @@ func (k *locker) kept(ctx context.Context, l *jobs.Lease) bool {
 	defer cancel()
 	for name, token := range l.LockTokens {
 		h, err := k.service.Renew(ctx, lokt.Renewal{Name: name, LeaseID: l.ID})
-		if errors.Is(err, lokt.ErrNotFound) || err == nil && h.Token != token {
+		if over(err) || err == nil && h.Token != token {
 			return false
 		}
 	}
