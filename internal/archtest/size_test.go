@@ -98,8 +98,8 @@ func above() map[string]int {
 		"internal/cli":     7804, // with lokt why --file
 		"internal/daemon":  2_297,
 		"internal/testkit": 1_333, // with stopping a process between its turns
-		"jobs":             2_775, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, and schedules, whatever clocks are set
-		"jobs/engine":      3_321, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, schedules and a bound on statistics: after.go, limits.go, fair.go, cron.go
+		"jobs":             2_787, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, and schedules, whatever clocks are set
+		"jobs/engine":      3_323, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, schedules and a bound on statistics: after.go, limits.go, fair.go, cron.go
 		"jobs/jobstest":    3_245, // with jobs that are leased ahead, jobs that run after others, limits on locks, turns, and schedules
 		"jobs/worker":      1_092, // with jobs that are leased ahead, and what is left of the maximum runtime
 		"store/filestore":  2_344, // with the seam for a simulated system, and what a lost fsync, and an entry that the loss of power brings back, may do

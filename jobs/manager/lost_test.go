@@ -228,10 +228,15 @@ func TestAHandlersContextEndsBeforeALockOfItsJobGoesToAnother(t *testing.T) {
 }
 
 // slowRenewals are locks of a service that is far away.
-type slowRenewals struct{ lokt.Service }
+type slowRenewals struct {
+	lokt.Service
+	slow atomic.Bool
+}
 
-func (s slowRenewals) Renew(ctx context.Context, r lokt.Renewal) (lokt.Holder, error) {
-	time.Sleep(100 * time.Millisecond)
+func (s *slowRenewals) Renew(ctx context.Context, r lokt.Renewal) (lokt.Holder, error) {
+	if s.slow.Load() {
+		time.Sleep(100 * time.Millisecond)
+	}
 	return s.Service.Renew(ctx, r)
 }
 
@@ -239,12 +244,14 @@ func (s slowRenewals) Renew(ctx context.Context, r lokt.Renewal) (lokt.Holder, e
 func TestLocksOfManyJobsAreRenewedInTimeThoughEachTakesAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 1000
-		m := openWith(t, manager.Options{Config: jobs.Config{Total: n, TTL: 10 * time.Second}, Locks: slowRenewals{lokt.NewManager(memstore.New())}})
+		locks := &slowRenewals{Service: lokt.NewManager(memstore.New())}
+		m := openWith(t, manager.Options{Config: jobs.Config{Total: n, TTL: 10 * time.Second}, Locks: locks})
 		var leases []string
 		for i := range n {
 			submit(t, m, func(s *jobs.Spec) { s.Locks = []string{fmt.Sprint("lock-", i)} })
 			leases = append(leases, grant(t, m, jobs.Request{WorkerID: "w"}).Lease.ID)
 		}
+		locks.slow.Store(true)
 		for range 30 {
 			time.Sleep(3 * time.Second)
 			all, err := m.HeartbeatAll(t.Context(), "w", leases)
