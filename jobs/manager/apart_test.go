@@ -16,9 +16,8 @@ import (
 
 // wire is what is between a manager and a store: a request, or its answer, takes as long as fate says, and may be lost.
 type wire struct {
-	fate func(what string, answer bool) (late time.Duration, lost bool)
-
 	mu   sync.Mutex
+	fate func(what string, answer bool) (late time.Duration, lost bool)
 	shut chan struct{} // closed when the manager goes on; nil if it does not stand still
 }
 
@@ -38,8 +37,17 @@ func (w *wire) stop(d time.Duration) {
 	})
 }
 
+func (w *wire) set(fate func(what string, answer bool) (late time.Duration, lost bool)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.fate = fate
+}
+
 func (w *wire) pass(what string, answer bool) error {
-	late, lost := w.fate(what, answer)
+	w.mu.Lock()
+	fate := w.fate
+	w.mu.Unlock()
+	late, lost := fate(what, answer)
 	time.Sleep(late)
 	w.mu.Lock()
 	shut := w.shut
@@ -156,10 +164,10 @@ func once(what string, answer bool, then func() (time.Duration, bool)) func(stri
 func TestAJobIsNotBegunIfItsLocksEndedBeforeItWasGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newApart(t, 2, 0)
-		a.wires[0].fate = once("acquire", true, func() (time.Duration, bool) {
+		a.wires[0].set(once("acquire", true, func() (time.Duration, bool) {
 			a.wires[0].stop(5 * time.Minute) // longer than a lock lasts that nobody renews
 			return 0, false
-		})
+		}))
 		submit(t, a.managers[0], onX)
 		answer := make(chan jobs.Grant, 1)
 		go func() {
@@ -195,7 +203,7 @@ func TestLocksAreGivenBackThoughItIsNotKnownWhetherTheEndWasStored(t *testing.T)
 		a := newApart(t, 2, 0)
 		submit(t, a.managers[0], onX)
 		g := grant(t, a.managers[0], jobs.Request{WorkerID: "w"})
-		a.wires[0].fate = once("turn", true, func() (time.Duration, bool) { return 0, true })
+		a.wires[0].set(once("turn", true, func() (time.Duration, bool) { return 0, true }))
 		if _, err := a.managers[0].Complete(t.Context(), jobs.Completion{LeaseID: g.Lease.ID, WorkerID: "w", Status: jobs.Completed}); err == nil {
 			t.Fatal("the answer was not lost")
 		}
@@ -209,12 +217,12 @@ func TestLocksThatWereBeingTakenWhenAManagerWasClosedAreGivenBack(t *testing.T) 
 		a := newApart(t, 1, 0)
 		submit(t, a.managers[0], onX)
 		synctest.Wait()
-		a.wires[0].fate = func(what string, answer bool) (time.Duration, bool) {
+		a.wires[0].set(func(what string, answer bool) (time.Duration, bool) {
 			if what == "turn" && answer {
 				return time.Second, false
 			}
 			return time.Second / 4, false
-		}
+		})
 		go func() { _, _ = a.managers[0].Request(t.Context(), jobs.Request{WorkerID: "w", Wait: jobs.MaxWait}) }()
 		time.Sleep(1400 * time.Millisecond) // the locks are being taken
 		if err := a.managers[0].Close(); err != nil {
@@ -236,13 +244,13 @@ func TestALockThatIsTakenAgainAfterItsJobHasEndedIsGivenBack(t *testing.T) {
 			complete(t, a.managers[1], g)
 			return 0, false
 		})
-		a.wires[0].fate = func(what string, answer bool) (time.Duration, bool) {
+		a.wires[0].set(func(what string, answer bool) (time.Duration, bool) {
 			if slow.Load() && what == "turn" && !answer {
 				return 2 * time.Second, false
 			}
 			return then(what, answer)
-		}
-		a.wires[1].fate = func(what string, answer bool) (time.Duration, bool) { return 0, what == "renew" }
+		})
+		a.wires[1].set(func(what string, answer bool) (time.Duration, bool) { return 0, what == "renew" })
 		breakLock(t, a.locks, "x")
 		for !slow.Load() {
 			time.Sleep(time.Second)
@@ -280,12 +288,12 @@ func TestLocksThatCannotBeHadNorGivenBackKeepNobodyWaitingForLong(t *testing.T) 
 	synctest.Test(t, func(t *testing.T) {
 		a := newApart(t, 1, 0)
 		submit(t, a.managers[0], func(s *jobs.Spec) { s.Locks = []string{"x", "y", "z"} })
-		a.wires[0].fate = func(what string, answer bool) (late time.Duration, lost bool) {
+		a.wires[0].set(func(what string, answer bool) (late time.Duration, lost bool) {
 			if lost = what != "turn"; lost {
 				late = 5 * time.Second
 			}
 			return late, lost
-		}
+		})
 		begin := time.Now()
 		g, err := a.managers[0].Request(t.Context(), jobs.Request{WorkerID: "w"})
 		if d := time.Since(begin); err != nil || g.Denied == nil || d > 12*time.Second {
