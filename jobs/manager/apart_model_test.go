@@ -23,7 +23,7 @@ type play struct {
 	calm   bool
 	spared int
 	out    map[string]*outing // by lease
-	begun  time.Time          // the last that r has a rate of
+	begun  []time.Time        // those that r has a rate of
 }
 
 // outing is a lease that a worker believes to have, and is right to.
@@ -148,10 +148,12 @@ func (p *play) begin(g *jobs.Grant, asked time.Time) *outing {
 		}
 	}
 	if limit := g.Job.Extras().Limits["r"]; limit.Starts > 0 {
-		if d := g.Lease.IssuedAt.Sub(p.begun); d < limit.Every()-time.Millisecond {
-			p.Errorf("%v: %s begins %v after another", time.Now(), g.Lease.ID, d)
+		for _, at := range p.begun {
+			if d := g.Lease.IssuedAt.Sub(at).Abs(); d < limit.Every()-time.Millisecond {
+				p.Errorf("%v: between %s and another lies %v", time.Now(), g.Lease.ID, d)
+			}
 		}
-		p.begun = g.Lease.IssuedAt
+		p.begun = append(p.begun, g.Lease.IssuedAt)
 	}
 	return o
 }
