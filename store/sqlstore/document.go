@@ -114,10 +114,9 @@ const clockBack = time.Second
 
 // restart gives everybody who lives by time, and had not ended when something was stored last, a full time from now,
 // and reports whether that changed the lock. Nobody could renew anything while the store was out of use, and renewals
-// that were not flushed to the disk may be missing. A maximum hold still ends when it ends; if the clock may have been set, not
-// before its holder's time is over, and not later because it was set back. The revision jumps beyond any that was not flushed and that
-// somebody may have seen.
-func restart(l *lokt.Lock, now, last time.Time, set bool) bool {
+// that were not flushed to the disk may be missing. A maximum hold still ends when it ends. The revision jumps beyond
+// any that was not flushed and that somebody may have seen.
+func restart(l *lokt.Lock, now, last time.Time) bool {
 	if l.Free() {
 		return false
 	}
@@ -141,19 +140,9 @@ func restart(l *lokt.Lock, now, last time.Time, set bool) bool {
 		h := &l.Holders[i]
 		offered, full := now.Add(lokt.OfferTTL), now.Add(h.TTL)
 		again(&h.Pending, offered, offered)
-		if h.MaxHold > 0 {
-			end := h.HeldSince.Add(h.MaxHold)
-			if left := end.Sub(last); set && left > 0 {
-				if end = later(end, now.Add(min(cmp.Or(h.TTL, left), left))); now.Before(last) {
-					end = now.Add(left)
-				}
-				h.HeldSince = end.Add(-h.MaxHold)
-			}
-			if end.Before(full) || h.TTL == 0 {
-				full = end
-			}
+		if end := h.HeldSince.Add(h.MaxHold); h.MaxHold > 0 && end.Before(full) {
+			full = end
 		}
-		most := full
 		if h.Yield != nil { // the grace of who was told to leave begins again, too
 			yield, grace := *h.Yield, now.Add(h.Yield.Grace)
 			again(&yield.Deadline, grace, grace)
@@ -161,8 +150,8 @@ func restart(l *lokt.Lock, now, last time.Time, set bool) bool {
 				full = yield.Deadline
 			}
 		}
-		if was := h.ExpiresAt; !was.IsZero() {
-			if again(&h.ExpiresAt, full, most); !h.ExpiresAt.Equal(was) {
+		if was := h.ExpiresAt; h.TTL > 0 {
+			if again(&h.ExpiresAt, full, now.Add(h.TTL)); !h.ExpiresAt.Equal(was) {
 				h.AcquiredAt = now // from which holders count
 			}
 		}

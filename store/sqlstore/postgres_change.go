@@ -334,7 +334,7 @@ func (s *serverLocks) arrive(ctx context.Context, c *pgx.Conn) error {
 	}
 	for name, was := range locks { // none is away if somebody else came first
 		is := was
-		if was.damaged == nil && t.state.away() && restart(&is.Lock, t.state.now, t.state.last, true) {
+		if was.damaged == nil && t.state.away() && restart(&is.Lock, t.state.now, t.state.last) {
 			t.locks[name] = &pgChange{was: was, is: is}
 		}
 	}

@@ -39,9 +39,7 @@ func TestNoStepOfPostgreSQLsClockEndsAHold(t *testing.T) {
 	} {
 		name := fmt.Sprint("x", i)
 		step(steps[0])
-		c := claim(name, "a", 10*time.Minute)
-		c.MaxHold = time.Duration(i%2) * 15 * time.Minute
-		h, err := a.Acquire(t.Context(), c)
+		h, err := a.Acquire(t.Context(), claim(name, "a", 10*time.Minute))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,7 +85,7 @@ func TestWhatEndedJustBeforeIsWaitedFor(t *testing.T) {
 		time.Second: time.Minute, 0: time.Minute, -clockBack / 2: clockBack, -2 * clockBack: -time.Hour - 2*clockBack,
 	} {
 		l := lokt.Lock{Holders: []lokt.Holder{{Claim: lokt.Claim{TTL: time.Minute}, ExpiresAt: last.Add(left)}}}
-		restart(&l, now, last, true)
+		restart(&l, now, last)
 		if got := l.Holders[0].ExpiresAt.Sub(now); got != want {
 			t.Errorf("%v before the end: %v are left, not %v", left, got, want)
 		}
@@ -97,7 +95,7 @@ func TestWhatEndedJustBeforeIsWaitedFor(t *testing.T) {
 		Freeze:  &lokt.Freeze{TTL: time.Minute, ExpiresAt: now.Add(-2 * clockBack)},
 	}
 	back := now.Add(-2 * time.Hour)
-	restart(&l, back, now, true)
+	restart(&l, back, now)
 	if s := (lokt.Snapshot{Lock: l, Now: back}); len(s.Live()) > 0 || s.Frozen() != nil {
 		t.Errorf("what had ended when the clock was set back lasts until %v", l.Holders[0].ExpiresAt.Sub(back))
 	}

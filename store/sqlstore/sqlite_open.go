@@ -324,7 +324,7 @@ func (d *fileDB) begin(was found) error {
 	b.flush = true
 	for name, e := range d.locks.all {
 		c := &change{e, e.lock}
-		if e.damaged == nil && restart(&c.lock, b.now, last, false) {
+		if e.damaged == nil && restart(&c.lock, b.now, last) {
 			c.lock.Token = max(c.lock.Token, lowest)
 			b.locks[name] = c
 		}
