@@ -430,6 +430,13 @@ func (p *place) bytes(name string) []byte {
 	return data
 }
 
+// current reports whether there is a record of the lock, which may be removed at any moment, and it has not expired.
+func (p *place) current(name string) bool {
+	var r record
+	data, err := os.ReadFile(p.lockPath(name))
+	return err == nil && json.Unmarshal(data, &r) == nil && r.ExpiresAt.After(time.Now())
+}
+
 // absent reports whether there is no record of the lock.
 func (p *place) absent(name string) bool {
 	_, err := os.Lstat(p.lockPath(name))

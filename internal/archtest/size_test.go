@@ -103,7 +103,7 @@ func above() map[string]int {
 		"jobs/jobstest":    3_245, // with jobs that are leased ahead, jobs that run after others, limits on locks, turns, and schedules
 		"jobs/worker":      1_092, // with jobs that are leased ahead, and what is left of the maximum runtime
 		"store/filestore":  2_344, // with the seam for a simulated system, and what a lost fsync, and an entry that the loss of power brings back, may do
-		"store/memstore":   606,
+		"store/memstore":   598,
 		"store/etcdstore":  1_723, // an attempt is kept until it is known what became of it
 		"store/sqlstore":   4_555, // with commits that wait for a standby
 	}
