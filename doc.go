@@ -80,8 +80,8 @@
 // All durations are [time.Duration]. Leases live for [DefaultTTL], 5 s, and are renewed every [DefaultInterval], 1 s,
 // unless Options say otherwise. Points in time are the store's, and mean something only compared with the store's
 // clock: a [Snapshot] has both. Within a program, deadlines are measured by a monotonic clock, so that setting the wall
-// clock changes nothing. That clock may stand still while the machine sleeps, and so do lock files of this host; leases of a server go by
-// one that does not: see [Elapser].
+// clock changes nothing. Go's stands still while the machine sleeps, as the time of lock files on this host does. Leases of a server go by a
+// clock that counts the sleep: see [Elapser].
 //
 // # Errors
 //

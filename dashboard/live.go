@@ -25,7 +25,7 @@ type live struct {
 
 	mu      sync.Mutex
 	open    int
-	by      map[string]int // by person: how many of these
+	by      map[string]int // pages that follow, by person
 	number  uint64         // of changes
 	changed chan struct{}  // closed with the next one
 	stop    context.CancelFunc

@@ -23,7 +23,7 @@ type stores struct {
 	locks     lokt.Store
 	events    lokt.EventLog // nil if the store keeps none
 	jobs      jobs.Store    // nil if there is no scheduler
-	one       bool          // locks and jobs are in the same
+	one       bool          // one store keeps locks and jobs
 	databases []*sqlstore.DB
 	places    []place.Teller
 	failed    [2]<-chan struct{} // closed when a database cannot be relied on any more by this process

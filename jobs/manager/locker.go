@@ -231,7 +231,7 @@ func over(err error) bool {
 	return errors.Is(err, lokt.ErrNotFound) || errors.Is(err, lokt.ErrNotOwner)
 }
 
-// lives is active, after what other managers had stored when it was called is seen. If that fails, what is known must do.
+// lives reports whether the lease is active. It first takes in what other managers have stored; if that fails, what is known must do.
 func (k *locker) lives(leaseID string) bool {
 	if k.m.cfg.Shared {
 		ctx, cancel := context.WithTimeout(k.m.ctx, lockTimeout)

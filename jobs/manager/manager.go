@@ -67,7 +67,7 @@ type Manager struct {
 	why      error              // it did
 	retry    time.Time          // no turn before
 	failures int                // turns that could not be stored, since the last one that was
-	unsure   []engine.LockOrder // of these: what leases hold that have ended if such a turn was stored all the same
+	unsure   []engine.LockOrder // orders of the last of these turns, which may have been stored all the same
 }
 
 // call is a request on its way.
