@@ -56,9 +56,9 @@ func jobsFailure(resp *http.Response, body []byte, after time.Duration) error {
 		case why == "revoked" && k.code == jobs.Code(jobs.ErrRevoked):
 			return jobs.ErrRevoked
 		case why != "":
-			return fmt.Errorf("%w: %s", k.err, why)
+			return &wireError{kind: k.err, detail: k.err.Error() + ": " + why}
 		default:
-			return k.err
+			return &wireError{kind: k.err, detail: k.err.Error()}
 		}
 	}
 	return errGarbage

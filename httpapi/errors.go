@@ -294,7 +294,7 @@ func (e *wireError) Error() string {
 
 func (e *wireError) Unwrap() error { return e.kind }
 
-// Answered reports whether an error is what a server answered a request for locks with, rather than one of reaching it.
+// Answered reports whether an error is what a server answered with, rather than one of reaching it.
 func Answered(err error) bool {
 	var e *wireError
 	return errors.As(err, &e)

@@ -292,6 +292,9 @@ func TestJobsClientTellsErrorsApart(t *testing.T) {
 				t.Errorf("%d %s is %v, not %v", test.status, test.body, err, want)
 			}
 		}
+		if test.status == 503 && !httpapi.Answered(err) {
+			t.Errorf("%v is not told from a server that is not there", err)
+		}
 		if errors.Is(err, httpapi.ErrForbidden) && !strings.Contains(err.Error(), "of the scope") {
 			t.Errorf("%v does not say why", err)
 		}
