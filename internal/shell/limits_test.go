@@ -28,6 +28,9 @@ func TestLinesThatGrowAreJudgedInTime(t *testing.T) {
 		"loops in loops":  {strings.Repeat("for i in 1 2 3 4 5 6 7 8 9; do ", 12) + "true $i;" + strings.Repeat("done;", 12), true},
 		"growing words":   {"x=aaaaaaaa;" + strings.Repeat("x=$x$x$x$x;", 30), true},
 		"inside a string": {"sh -c 'x=aaaaaaaa;" + strings.Repeat("x=$x$x$x$x;", 30) + "'", true},
+		"brackets":        {"make build; echo $((" + strings.Repeat("(", 60_000), true},
+		"braces":          {"make build " + strings.Repeat("{a,b}", 1000), false},
+		"braces in one":   {"make build x" + strings.Repeat(`"y"{a,`, 900) + strings.Repeat("}", 900), false},
 		"a long line":     {"make build #" + strings.Repeat("x", 200_000), true},
 	} {
 		done := make(chan struct{})

@@ -63,6 +63,8 @@ type Result struct {
 // Limits of a look. No program takes a line that is longer.
 const (
 	most     = 8         // lines within lines
+	deepMost = 1000      // brackets within brackets: looking takes as long as the square of them
+	braces   = 30        // in a word, each of which may double what it comes to
 	lineMost = 128 << 10 // bytes
 	workMost = 128 << 10 // statements looked at, and words of eight bytes that variables come to
 )
@@ -125,7 +127,7 @@ type change struct {
 }
 
 func (f *Finder) find(line string, sc scope, depth int, work *int) (Result, error) {
-	if len(line) > lineMost {
+	if len(line) > lineMost || tooDeep(line) {
 		return Result{}, errTooMuch
 	}
 	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(line), "")
@@ -152,6 +154,19 @@ func (f *Finder) find(line string, sc scope, depth int, work *int) (Result, erro
 	}
 	s.res.Line = out.String() + line[at:]
 	return s.res, nil
+}
+
+// tooDeep reports whether more brackets are open somewhere in a line, quoted or not, than anybody writes.
+func tooDeep(line string) bool {
+	open := 0
+	return strings.ContainsFunc(line, func(r rune) bool {
+		if strings.ContainsRune("([{", r) {
+			open++
+		} else if open > 0 && strings.ContainsRune(")]}", r) {
+			open--
+		}
+		return open > deepMost
+	})
 }
 
 func (s *search) statements(list []*syntax.Stmt, sc *scope) {
@@ -273,7 +288,11 @@ func (s *search) config(sc *scope) *expand.Config {
 func (s *search) fields(sc *scope, words ...*syntax.Word) []field {
 	var all []field
 	for _, w := range words {
-		texts, err := expand.Fields(s.config(sc), w)
+		var texts []string
+		err := errTooMuch
+		if !bursts(w) {
+			texts, err = expand.Fields(s.config(sc), w)
+		}
 		if err != nil {
 			texts = []string{unknown}
 		}
@@ -282,6 +301,17 @@ func (s *search) fields(sc *scope, words ...*syntax.Word) []field {
 		}
 	}
 	return all
+}
+
+// bursts reports whether a word would come to more than anybody could look at.
+func bursts(w *syntax.Word) bool {
+	n := 0
+	for _, part := range w.Parts {
+		if lit, ok := part.(*syntax.Lit); ok {
+			n += strings.Count(lit.Value, "{")
+		}
+	}
+	return n > braces
 }
 
 // unknown stands for a word that is computed when the line runs.
