@@ -187,7 +187,7 @@ func (s *setup) gitItems() (items []item, err error) {
 		block := []byte(hookBegin + strings.ReplaceAll(text, "LOKT", shell.Quote(loktPath())) + hookEnd)
 		path := filepath.Join(dir, name)
 		hook := item{path: path, hook: true}
-		now, _ := os.ReadFile(path) // what cannot be read is told when it is written
+		now, _ := read(path) // what cannot be read is told when it is written
 		first := isShell.Find(now)
 		to, _ := os.Readlink(path) // if it is a link
 		var text []byte

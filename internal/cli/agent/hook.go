@@ -139,8 +139,8 @@ func (k *hooking) command(dir string) (out answer, err error) {
 	case err != nil || r.Line == line || !k.rewrite && len(r.Needs) == 0:
 		return out, err
 	case !k.rewrite:
-		out.deny = fmt.Sprintf("%s needs the lock %s, so that two do not run at once. Run this line instead, which waits for its turn:\n%s",
-			list(r.Needs), list(r.Locks), r.Line)
+		out.deny = fmt.Sprintf("%s the %s, so that two do not run at once. Run this line instead, which waits for its turn:\n%s",
+			list(r.Needs, "%s needs", "%s need"), list(r.Locks, "lock %s", "locks %s"), r.Line)
 		return out, nil
 	}
 	var instead any = r.Line
@@ -153,10 +153,12 @@ func (k *hooking) command(dir string) (out answer, err error) {
 	return out, err
 }
 
-// list returns words as people list them: each once, and not too many.
-func list(words []string) string {
-	words = slices.Compact(slices.Sorted(slices.Values(words)))
-	return "`" + strings.Join(words[:min(10, len(words))], "`, `") + "`"
+// list returns words as people list them, each once, and not too many, in a text for one or for several.
+func list(words []string, one, several string) string {
+	if words = slices.Compact(slices.Sorted(slices.Values(words))); len(words) > 1 {
+		one = several
+	}
+	return fmt.Sprintf(one, "`"+strings.Join(words[:min(10, len(words))], "`, `")+"`")
 }
 
 // finder looks at lines of shell in a directory.

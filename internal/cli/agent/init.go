@@ -167,8 +167,20 @@ func look(path string) (fs.FileMode, []byte, error) {
 		to, err := os.Readlink(path)
 		return fs.ModeSymlink, []byte(to), err
 	}
-	text, err := os.ReadFile(path)
+	text, err := read(path)
 	return fi.Mode().Perm(), text, err
+}
+
+// readMost is how many bytes a file has that init reads or changes.
+const readMost = 16 << 20
+
+// read returns the text of a regular file, wherever links lead to it. It waits for no pipe.
+func read(path string) ([]byte, error) {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	text, _, err := atomicfile.ReadRegular(vfs.OS(), path, readMost)
+	return text, err
 }
 
 // bring makes a file what it is to be, or says that it is not.

@@ -40,8 +40,8 @@ var (
 
 func rules(dir string) []rule {
 	there := func(name string) bool { return exists(filepath.Join(dir, name)) }
-	read := func(name string) []byte {
-		text, _ := os.ReadFile(filepath.Join(dir, name)) // what cannot be read has nothing in it
+	text := func(name string) []byte {
+		text, _ := read(filepath.Join(dir, name)) // what cannot be read has nothing in it
 		return text
 	}
 	file := "GNUmakefile" // the first that is there is the one that make reads
@@ -51,7 +51,7 @@ func rules(dir string) []rule {
 		}
 	}
 	targets := func(words string) (run []string) {
-		for _, m := range target.FindAllSubmatch(read(file), -1) {
+		for _, m := range target.FindAllSubmatch(text(file), -1) {
 			name := string(m[1])
 			if slices.ContainsFunc(strings.Fields(words), func(w string) bool { return strings.Contains(name, w) }) && !slices.Contains(run, "make "+name) {
 				run = append(run, "make "+name)
@@ -72,7 +72,7 @@ func rules(dir string) []rule {
 	var pack struct {
 		Scripts map[string]jsontext.Value `json:"scripts"`
 	}
-	_ = unmarshal(read("package.json"), &pack) // what is no JSON has no scripts
+	_ = unmarshal(text("package.json"), &pack) // what is no JSON has no scripts
 	var scripts []string
 	for _, name := range slices.Sorted(maps.Keys(pack.Scripts)) {
 		if first, _, _ := strings.Cut(name, ":"); slices.Contains([]string{"build", "compile", "bundle", "dist", "prepare"}, first) {
@@ -109,7 +109,7 @@ func propose(dir string) []byte {
 func workflows(dir string) (lines []string) {
 	files, _ := filepath.Glob(filepath.Join(dir, ".github", "workflows", "*.y*ml")) // the pattern is a good one
 	for _, file := range files {
-		text, _ := os.ReadFile(file)
+		text, _ := read(file)
 		for _, m := range step.FindAllStringSubmatch(string(text), -1) {
 			if line := strings.TrimSpace(m[1]); len(line) < 100 && len(lines) < 12 && !slices.Contains(lines, line) {
 				lines = append(lines, line)

@@ -141,7 +141,7 @@ func replaceSection(path, ours string) error {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real
 	}
-	text, err := os.ReadFile(path)
+	text, _, err := atomicfile.ReadRegular(vfs.OS(), path, 16<<20)
 	perm := fs.FileMode(0o644)
 	switch fi, stat := os.Stat(path); {
 	case errors.Is(err, fs.ErrNotExist):
