@@ -138,7 +138,7 @@ func theirs() map[string][]string {
 		"github.com/fsnotify/fsnotify":           {"store/filestore"},
 		"github.com/tidwall/btree":               {"jobs/engine"},
 		"github.com/robfig/cron":                 {"jobs"},
-		"golang.org/x/sys":                       {"internal/atomicfile", "internal/audit", "internal/vfs", "internal/cli/app", "internal/cli/care", "internal/cli/jobserver", "internal/guard", "internal/process", "store/filestore", "store/place"},
+		"golang.org/x/sys":                       {"internal/atomicfile", "internal/audit", "internal/vfs", "internal/cli/app", "internal/cli/care", "internal/cli/jobserver", "internal/cli/top", "internal/guard", "internal/process", "store/filestore", "store/place"},
 
 		"golang.org/x/time": {"internal/auth", "internal/daemon"},
 

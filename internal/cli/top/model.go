@@ -212,7 +212,7 @@ func (m model) press(key string) (model, tea.Cmd) {
 	case "ctrl+c":
 		return m, tea.Quit
 	case "ctrl+z":
-		return m, tea.Suspend
+		return m, stop
 	case "q", "esc", "left", "h":
 		switch {
 		case m.help:

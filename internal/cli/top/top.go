@@ -90,6 +90,7 @@ func show(ctx context.Context, m model, out io.Writer) error {
 	m.ctx = ctx
 	p := tea.NewProgram(m, tea.WithOutput(out), tea.WithoutSignalHandler())
 	by, done := ending(p.Kill)
+	go stopping(p)
 	_, err := p.Run()
 	done()
 	switch s := by.Load(); {

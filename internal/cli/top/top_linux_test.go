@@ -265,16 +265,31 @@ func TestWhateverEndsItTheTerminalIsAsItWas(t *testing.T) {
 
 func TestItGoesToTheBackgroundAndComesBack(t *testing.T) {
 	s := newTerminal(t)
-	s.enter("set -m; lokt top")
+	s.enter("set -m; sh -c 'echo $$ >pid; exec lokt top'")
 	s.shows("[1 locks]")
-	s.tmux("send-keys", "C-z")
-	s.until("the shell", func(screen string) bool {
-		return strings.Contains(screen, "Stopped") && !strings.Contains(screen, "[1 locks]")
-	})
-	s.enter("fg")
-	s.shows("[1 locks]", "? keys")
+	for _, stop := range []func(){
+		func() { s.tmux("send-keys", "C-z") },
+		func() { s.run("sh", "-c", "kill -TSTP $(cat pid)") },
+		func() { s.tmux("send-keys", "C-z") },
+	} {
+		stop()
+		s.until("the shell", func(screen string) bool {
+			return strings.Contains(screen, "Stopped") && !strings.Contains(screen, "[1 locks]")
+		})
+		s.enter("clear; fg")
+		s.shows("[1 locks]", "? keys")
+		s.tmux("send-keys", "?") // keys are read one by one again
+		s.shows("ctrl-z")
+		s.tmux("send-keys", "?")
+		s.until("the rows", func(screen string) bool { return !strings.Contains(screen, "ctrl-z") })
+	}
 	s.tmux("send-keys", "q")
 	s.until("the shell", func(screen string) bool { return !strings.Contains(screen, "[1 locks]") })
+
+	s.enter("exec lokt top") // where there is no shell to come back to
+	s.shows("[1 locks]")
+	s.tmux("send-keys", "C-z", "?")
+	s.shows("ctrl-z")
 }
 
 func TestHoldsAreEndedAndLocksFrozenByKeys(t *testing.T) {
