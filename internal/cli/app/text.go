@@ -62,6 +62,9 @@ func Remaining(now, deadline time.Time) *int64 {
 	return &left
 }
 
+// PID returns a process ID for people, and nothing for that of no process.
+func PID(pid int) string { return strings.TrimPrefix(strconv.Itoa(pid), "0") }
+
 // Strings returns the texts of a list of names.
 func Strings[T ~string](list []T) []string {
 	all := make([]string, len(list))

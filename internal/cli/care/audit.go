@@ -177,7 +177,7 @@ func (v *auditView) show(e audit.Entry) error {
 		token = fmt.Sprint(t)
 	}
 	return v.Write(before + fmt.Sprintf(auditLine, e.TS.Local().Format("2006-01-02 15:04:05.000"), app.OneLine(e.Event), app.OneLine(e.Name),
-		app.OneLine(lokt.Owner{ID: e.Owner, Host: e.Host}.String()), fmt.Sprint(e.PID), app.OneLine(token), details(e)))
+		app.OneLine(lokt.Owner{ID: e.Owner, Host: e.Host}.String()), app.PID(e.PID), app.OneLine(token), details(e)))
 }
 
 // auditLine is a line for people: when, what, the name, the owner, the process, the token, and details.

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/testkit/clitest"
 	"github.com/lokt-dev/lokt/store/place"
@@ -97,5 +98,19 @@ func TestPrimeNamesTheServerIfThereIsOne(t *testing.T) {
 	}
 	if _, out, _ := d.Lokt("prime"); strings.Contains(strings.ToLower(out), "server") {
 		t.Errorf("a server is named: %s", out)
+	}
+}
+
+func TestAuditNamesNoProcessWhereThereIsNone(t *testing.T) {
+	url := clitest.Server(t).URL
+	client, err := httpapi.New(url, httpapi.ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Acquire(t.Context(), lokt.Claim{Name: "network", Owner: lokt.Owner{ID: "curl"}}); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, _ := newDesk(t, "ann").With("LOKT_SERVER=" + url).Lokt("audit"); code != 0 || !strings.Contains(out, "curl") || strings.Contains(out, " 0 ") {
+		t.Errorf("exit code %d, %s", code, out)
 	}
 }

@@ -43,6 +43,9 @@ func TestTheTableIsAligned(t *testing.T) {
 	if len(lines) != 5 {
 		t.Fatalf("%d lines: %q", len(lines), lines)
 	}
+	if strings.Contains(lines[1], " 0 ") {
+		t.Errorf("no process has the ID 0: %s", lines[1])
+	}
 	column := func(line, cell string) int {
 		return utf8.RuneCountInString(line[:strings.Index(line, cell)])
 	}

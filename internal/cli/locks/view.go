@@ -417,7 +417,7 @@ func table(views []lockView) [][]string {
 			row[0], row[1] = v.Name, stateText(h.State)
 			if h.Owner != "" {
 				row[2], row[3], row[4], row[5] = h.Kind, shareText(h), lokt.Owner{ID: h.Owner, Host: h.Host}.String(), h.AgentID
-				row[6], row[7] = strconv.Itoa(h.PID), secondsText(h.AgeSec)
+				row[6], row[7] = app.PID(h.PID), secondsText(h.AgeSec)
 			}
 			if h.TTLSec > 0 {
 				row[8] = secondsText(h.TTLSec)
