@@ -15,8 +15,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/lokt-dev/lokt/internal/testkit/servers"
 )
 
 // leave sends a request and hangs up after so long, whatever has come back.
@@ -35,20 +33,20 @@ func leave(t *testing.T, r *replica, stay time.Duration, method, path, body stri
 }
 
 // opened returns how many connections to the server daemons have ever opened.
-func opened(t *testing.T, pg *servers.Postgres) int {
+func opened(t *testing.T, schema string) int {
 	t.Helper()
-	log, err := os.ReadFile(filepath.Join(pg.Dir, "log"))
+	log, err := os.ReadFile(filepath.Join(shared.Dir, "log"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return bytes.Count(log, []byte("application_name=lokt"))
+	return bytes.Count(log, []byte("application_name="+schema+"."))
 }
 
 // Promise S-163.
 func TestClientsThatHangUpCostNoConnections(t *testing.T) {
 	t.Parallel()
-	pg := servers.NeedPostgres(t, "fsync=off", "log_connections=on")
-	r := startReplicas(t, pg, 1)[0]
+	all, schema := startReplicas(t, 1)
+	r := all[0]
 	const locks, scheduler = "/v1/locks", "/api/system/scheduler"
 	call(t, r, "POST", locks+"/held/leases", `{"owner": {"id": "holder"}, "ttl_ms": 600000}`)
 	requests := [][3]string{
@@ -68,7 +66,7 @@ func TestClientsThatHangUpCostNoConnections(t *testing.T) {
 	}
 	wg.Wait()
 	// 11 are opened however many come. On a busy machine a few statements take the second after which they are called back.
-	if n := opened(t, pg); n > 30 {
+	if n := opened(t, schema); n > 30 {
 		t.Errorf("%d connections were opened for 2,000 clients", n)
 	}
 	// Nobody is granted anything who is known to be gone, which a busy machine finds out late: neither the job nor the lock.
@@ -90,10 +88,12 @@ func TestClientsThatHangUpCostNoConnections(t *testing.T) {
 // Promise S-163.
 func TestClientsThatHungUpKeepNoConnectionsBusy(t *testing.T) {
 	t.Parallel()
-	pg := servers.NeedPostgres(t, "fsync=off")
-	r := startReplicas(t, pg, 1)[0]
+	all, schema := startReplicas(t, 1)
+	r := all[0]
 	held := make(chan error, 1)
-	go func() { held <- pg.Exec("BEGIN; LOCK TABLE lokt.lock_events; SELECT pg_sleep(8); COMMIT") }()
+	go func() {
+		held <- shared.Exec("BEGIN; LOCK TABLE " + schema + ".lock_events; SELECT pg_sleep(8); COMMIT")
+	}()
 	gone := &http.Client{Timeout: time.Second}
 	blocked := func() bool {
 		a, err := gone.Get("http://" + r.address() + "/v1/audit")

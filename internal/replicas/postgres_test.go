@@ -11,16 +11,19 @@ import (
 	"github.com/lokt-dev/lokt/internal/testkit/servers"
 )
 
-// startReplicas starts daemons that share a PostgreSQL.
-func startReplicas(t *testing.T, pg *servers.Postgres, n int) (all []*replica) {
+// shared is the PostgreSQL of tests that do it no harm.
+var shared servers.Shared
+
+// startReplicas starts daemons that share a schema of that PostgreSQL, as which they are known there.
+func startReplicas(t *testing.T, n int, flags ...string) (all []*replica, schema string) {
 	t.Helper()
-	if err := pg.Exec("CREATE SCHEMA lokt"); err != nil {
-		t.Fatal(err)
-	}
+	schema = shared.Schema(t)
 	for range n {
-		all = append(all, startReplica(t, []string{pg.Addr}, func(a []string) []string { return []string{"--store", pg.URL(a[0], "lokt")} }))
+		all = append(all, startReplica(t, []string{shared.Addr}, func(a []string) []string {
+			return append([]string{"--store", shared.URL(a[0], schema) + "&application_name=" + schema + "."}, flags...)
+		}))
 	}
-	return all
+	return all, schema
 }
 
 // call makes a request of a replica and returns the answer, which must be 200.

@@ -30,7 +30,25 @@ func contextWithin(t *testing.T, d time.Duration) (context.Context, context.Canc
 	return context.WithTimeout(t.Context(), d)
 }
 
-// faultTime is how long faults are made: 5 s, two minutes where LOKT_SOAK is set, or what LOKT_FAULT_TIME says.
+// thorough reports whether more is to be played than plain go test does.
+func thorough() bool { return os.Getenv("LOKT_FAULT_TIME") != "" || os.Getenv("LOKT_SOAK") != "" }
+
+// together lets the test run beside others, unless it is a thorough run, whose load is the machine's.
+func together(t *testing.T) {
+	if !thorough() {
+		t.Parallel()
+	}
+}
+
+// crowdSize is how many contenders, clients and workers there are of each.
+func crowdSize() int {
+	if thorough() {
+		return 8
+	}
+	return 4
+}
+
+// faultTime is how long faults are made: 10 s, two minutes where LOKT_SOAK is set, or what LOKT_FAULT_TIME says.
 func faultTime(t *testing.T) time.Duration {
 	t.Helper()
 	s := os.Getenv("LOKT_FAULT_TIME")
@@ -38,7 +56,7 @@ func faultTime(t *testing.T) time.Duration {
 	case s == "" && os.Getenv("LOKT_SOAK") != "":
 		return 2 * time.Minute
 	case s == "":
-		return 5 * time.Second
+		return 10 * time.Second
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil {
@@ -84,6 +102,7 @@ func counted(t *testing.T, what string, counts map[string]int) {
 
 // Promises S-1, S-4, S-12, S-13, S-14, S-27, S-68.
 func TestReplicasOnPostgreSQLUnderFaults(t *testing.T) {
+	together(t)
 	if testing.Short() {
 		t.Skip("takes half a minute and more")
 	}
@@ -121,7 +140,8 @@ func TestReplicasOnPostgreSQLUnderFaults(t *testing.T) {
 
 // Promises S-1, S-4, S-12, S-13, S-14, S-68.
 func TestReplicasOnPostgreSQLThatFailsOverUnderFaults(t *testing.T) {
-	if os.Getenv("LOKT_FAULT_TIME") == "" && os.Getenv("LOKT_SOAK") == "" {
+	together(t)
+	if !thorough() {
 		t.Skip("takes a minute and more: set LOKT_FAULT_TIME")
 	}
 	pair := startPair(t)
@@ -142,13 +162,11 @@ func TestReplicasOnPostgreSQLThatFailsOverUnderFaults(t *testing.T) {
 }
 
 func TestReplicasOnEtcdUnderFaults(t *testing.T) {
+	together(t)
 	if testing.Short() {
 		t.Skip("takes half a minute and more")
 	}
-	pg := servers.NeedPostgres(t) // which etcd leaves jobs to
-	if err := pg.Exec("CREATE SCHEMA jobs"); err != nil {
-		t.Fatal(err)
-	}
+	schema := shared.Schema(t) // of a PostgreSQL which etcd leaves jobs to
 	cluster := startEtcd(t)
 	s := &system{jobs: true, dice: dice(t)}
 	s.hurt = []func() (string, error){
@@ -182,9 +200,9 @@ func TestReplicasOnEtcdUnderFaults(t *testing.T) {
 		},
 	}
 	for range 3 {
-		s.replicas = append(s.replicas, startReplica(t, append(slices.Clone(cluster.clients), pg.Addr), func(a []string) []string {
+		s.replicas = append(s.replicas, startReplica(t, append(slices.Clone(cluster.clients), shared.Addr), func(a []string) []string {
 			members := a[:len(cluster.clients)]
-			return []string{"--store", "etcd://" + strings.Join(members, ",") + "/lokt", "--jobs-store", pg.URL(a[len(members)], "jobs")}
+			return []string{"--store", "etcd://" + strings.Join(members, ",") + "/lokt", "--jobs-store", shared.URL(a[len(members)], schema)}
 		}))
 	}
 	s.survive(t)
@@ -196,7 +214,7 @@ func (s *system) survive(t *testing.T) {
 	d := newDetector()
 	names := []string{"left", "right"}
 	var crowd []*contender
-	for i := range 8 {
+	for i := range crowdSize() {
 		crowd = append(crowd, startContender(t, d, fmt.Sprint("c", i), urls(s.replicas), names...))
 	}
 	// One client reaches the replicas through proxies of its own, so that it can be cut off from all of them.
@@ -237,7 +255,8 @@ func (s *system) survive(t *testing.T) {
 	}
 }
 
-// faults makes one fault after the other until the time is up, heals everything, and returns how many of each it made.
+// faults makes one fault after the other until the time is up, with all kinds in a thorough run, heals everything, and returns how many
+// of each it made.
 func (s *system) faults(t *testing.T, d *detector, lonely []*servers.Proxy, crowd []*contender, another func(int) *contender) map[string]int {
 	made := map[string]int{}
 	restart := func(r *replica) {
@@ -251,7 +270,35 @@ func (s *system) faults(t *testing.T, d *detector, lonely []*servers.Proxy, crow
 			}
 		}
 	}
+	late := func() string {
+		// Until one is stopped while it uses what a lock is for, and another gets that lock: one that was giving it back is
+		// told of no loss.
+		lost, fenced := d.late()
+		happened := func() bool {
+			l, f := d.late()
+			return l > lost && f > fenced
+		}
+		for end := time.Now().Add(2 * patience); time.Now().Before(end) && !happened(); {
+			who := d.holder()
+			i := slices.IndexFunc(crowd, func(c *contender) bool { return c.who == who })
+			if i >= 0 {
+				_ = crowd[i].cmd.Process.Signal(syscall.SIGSTOP)
+				time.Sleep(20 * time.Millisecond) // for what it said before
+				still := d.holder() == who
+				if still {
+					time.Sleep(lockTTL + 2*time.Second)
+				}
+				_ = crowd[i].cmd.Process.Signal(syscall.SIGCONT)
+				for told := time.Now().Add(2 * time.Second); still && !happened() && time.Now().Before(told); {
+					time.Sleep(10 * time.Millisecond)
+				}
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		return "a holder stands still for longer than its lock lasts"
+	}
 	kinds := []func() string{
+		late,
 		func() string {
 			r := s.replicas[s.dice.IntN(len(s.replicas))]
 			r.kill()
@@ -314,33 +361,6 @@ func (s *system) faults(t *testing.T, d *detector, lonely []*servers.Proxy, crow
 			return "a contender stands still"
 		},
 		func() string {
-			// Until one is stopped while it uses what a lock is for, and another gets that lock: one that was giving it back is
-			// told of no loss.
-			lost, fenced := d.late()
-			happened := func() bool {
-				l, f := d.late()
-				return l > lost && f > fenced
-			}
-			for end := time.Now().Add(2 * patience); time.Now().Before(end) && !happened(); {
-				who := d.holder()
-				i := slices.IndexFunc(crowd, func(c *contender) bool { return c.who == who })
-				if i >= 0 {
-					_ = crowd[i].cmd.Process.Signal(syscall.SIGSTOP)
-					time.Sleep(20 * time.Millisecond) // for what it said before
-					still := d.holder() == who
-					if still {
-						time.Sleep(lockTTL + 2*time.Second)
-					}
-					_ = crowd[i].cmd.Process.Signal(syscall.SIGCONT)
-					for told := time.Now().Add(2 * time.Second); still && !happened() && time.Now().Before(told); {
-						time.Sleep(10 * time.Millisecond)
-					}
-				}
-				time.Sleep(5 * time.Millisecond)
-			}
-			return "a holder stands still for longer than its lock lasts"
-		},
-		func() string {
 			i := s.dice.IntN(len(crowd))
 			_ = crowd[i].cmd.Process.Kill()
 			crowd[i].end()
@@ -362,13 +382,16 @@ func (s *system) faults(t *testing.T, d *detector, lonely []*servers.Proxy, crow
 		})
 	}
 	end := time.Now().Add(faultTime(t))
-	for round := 0; time.Now().Before(end) || round < len(kinds); round++ {
+	for round := 0; time.Now().Before(end) || thorough() && round < len(kinds); round++ {
 		if round%len(kinds) == 0 {
 			s.dice.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
 		}
 		what := kinds[round%len(kinds)]()
 		made[what]++
 		s.pause(time.Second)
+	}
+	if lost, fenced := d.late(); lost == 0 || fenced == 0 {
+		made[late()]++
 	}
 	for _, r := range s.replicas {
 		r.heal()
@@ -419,7 +442,7 @@ func (s *system) record(t *testing.T, reach []string) func(*testing.T) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var recorders []*lokttest.Recorder
-	const clients = 8
+	clients := crowdSize()
 	shared := make([]*httpapi.Client, 0, clients)
 	for i := range clients {
 		c, err := httpapi.New(reach[i%len(reach)], httpapi.ClientOptions{Attempt: 2 * time.Second, Patience: 3 * time.Second})
@@ -565,12 +588,12 @@ func startJobs(t *testing.T, reach []string) *workload {
 					w.accepted = append(w.accepted, got[0].JobID)
 					w.mu.Unlock()
 				}
-				time.Sleep(50 * time.Millisecond)
+				time.Sleep(400 * time.Millisecond / time.Duration(crowdSize()))
 			}
 		})
 	}
 	working, rest := context.WithCancel(t.Context())
-	for i := range 8 {
+	for i := range crowdSize() {
 		c, _ := client(i)
 		worker, err := worker.NewWorker(c, w.work, worker.WorkerOptions{ID: fmt.Sprint("worker-", i), Concurrency: 2, Wait: 2 * time.Second})
 		if err != nil {

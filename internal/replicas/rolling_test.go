@@ -25,7 +25,6 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
-	"github.com/lokt-dev/lokt/internal/testkit/servers"
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/lokttest"
 	"github.com/lokt-dev/lokt/store/memstore"
@@ -51,16 +50,7 @@ func TestGuardsAndWorkersOutliveThatEveryReplicaIsReplaced(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a quarter of a minute and more")
 	}
-	pg := servers.NeedPostgres(t)
-	if err := pg.Exec("CREATE SCHEMA lokt"); err != nil {
-		t.Fatal(err)
-	}
-	var replicas []*replica
-	for range 2 {
-		replicas = append(replicas, startReplica(t, []string{pg.Addr}, func(a []string) []string {
-			return []string{"--store", pg.URL(a[0], "lokt"), "--lease-ttl", "15s"}
-		}))
-	}
+	replicas, _ := startReplicas(t, 2, "--lease-ttl", "15s")
 	servers := urls(replicas)
 	dir := t.TempDir()
 	gate := filepath.Join(dir, "gate") // the first guard's command ends when this is there
@@ -184,16 +174,7 @@ func TestServiceBehindABalancerKeepsItsPromises(t *testing.T) {
 // A balancer in front of two replicas on one database takes one away whose readiness fails, and nobody notices.
 func TestABalancerThatAsksForReadinessHidesAReplicaThatStops(t *testing.T) {
 	t.Parallel()
-	pg := servers.NeedPostgres(t)
-	if err := pg.Exec("CREATE SCHEMA lokt"); err != nil {
-		t.Fatal(err)
-	}
-	var replicas []*replica
-	for range 2 {
-		replicas = append(replicas, startReplica(t, []string{pg.Addr}, func(a []string) []string {
-			return []string{"--store", pg.URL(a[0], "lokt"), "--lease-ttl", "15s"}
-		}))
-	}
+	replicas, _ := startReplicas(t, 2, "--lease-ttl", "15s")
 	balancer := newReadyBalancer(t, replicas)
 	client, err := httpapi.New("http://"+balancer, httpapi.ClientOptions{})
 	if err != nil {

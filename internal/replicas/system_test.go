@@ -35,7 +35,9 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
-		os.Exit(m.Run())
+		code := m.Run()
+		shared.Stop()
+		os.Exit(code)
 	case "daemon":
 		os.Exit(daemon.Main(os.Args[1:], daemon.System()))
 	case "lokt":

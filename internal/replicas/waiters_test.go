@@ -10,22 +10,12 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
-	"github.com/lokt-dev/lokt/internal/testkit/servers"
 )
 
 // Promises S-125, S-142.
 func TestWaitersThatAreKilledOrCutOffArePassedOverAtEveryReplica(t *testing.T) {
 	t.Parallel()
-	pg := servers.NeedPostgres(t)
-	if err := pg.Exec("CREATE SCHEMA lokt"); err != nil {
-		t.Fatal(err)
-	}
-	var replicas []*replica
-	for range 2 {
-		replicas = append(replicas, startReplica(t, []string{pg.Addr}, func(a []string) []string {
-			return []string{"--store", pg.URL(a[0], "lokt")}
-		}))
-	}
+	replicas, _ := startReplicas(t, 2)
 	near, far := "http://"+replicas[0].front.Addr(), "http://"+replicas[1].front.Addr()
 	client, err := httpapi.New(near, httpapi.ClientOptions{})
 	if err != nil {

@@ -19,10 +19,8 @@ import (
 // Promise S-173.
 func TestAStalledPostgreSQLCostsNobodyMoreThanTenSeconds(t *testing.T) {
 	t.Parallel()
-	_ = schemaURL(t)
+	name := server.Schema(t)
 	proxy := servers.NewProxy(t, server.Addr)
-	name := fmt.Sprint("t", server.schemas.Add(1))
-	runSQL(t, server.url("public"), "CREATE SCHEMA "+name)
 	db := openPG(t, server.URL(proxy.Addr(), name), Options{})
 	locks := lokt.NewManager(db.Locks())
 	scheduler, err := manager.Open(t.Context(), db.Jobs(), manager.Options{Config: jobs.Config{Shared: true}})

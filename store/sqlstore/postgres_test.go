@@ -4,9 +4,6 @@ package sqlstore
 
 import (
 	"context"
-	"fmt"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,34 +16,18 @@ import (
 	"github.com/lokt-dev/lokt/lokttest"
 )
 
-// postgres is a server for the tests of this process, started by the first that needs it.
-type postgres struct {
-	*servers.Postgres
-	once    sync.Once
-	err     error
-	schemas atomic.Int64
-}
+// postgres is a server for the tests of this process.
+type postgres struct{ servers.Shared }
 
 var server postgres
 
 // url names a schema of the server.
 func (p *postgres) url(schema string) string { return p.URL(p.Addr, schema) }
 
-// stopServer ends the server, if there is one.
-func stopServer() {
-	if server.Postgres != nil {
-		server.Stop()
-	}
-}
-
 // schemaURL returns the URL of an empty schema.
 func schemaURL(t testing.TB) string {
 	t.Helper()
-	server.once.Do(func() { server.Postgres, server.err = servers.StartPostgres("fsync=off") })
-	servers.Need(t, server.err)
-	name := fmt.Sprint("t", server.schemas.Add(1))
-	runSQL(t, server.url("public"), "CREATE SCHEMA "+name)
-	return server.url(name)
+	return server.url(server.Schema(t))
 }
 
 // runSQL runs statements.

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/testkit/parallel"
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/jobs/manager"
 )
@@ -30,8 +31,12 @@ const helperEnv = "LOKT_SQLSTORE_HELPER"
 func TestMain(m *testing.M) {
 	name := os.Getenv(helperEnv)
 	if name == "" {
+		if err := parallel.Default(4); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 		code := m.Run()
-		stopServer()
+		server.Stop()
 		os.Exit(code)
 	}
 	helper, known := map[string]func(path string) error{"hold": hold, "work": work, "limited": limited, "fail": fail}[name]

@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -49,6 +51,32 @@ func NeedPostgres(t testing.TB, settings ...string) *Postgres {
 	return p
 }
 
+// Shared is a server that the tests of a package share, started by the first that needs it. Nothing is flushed, and connections are in
+// its log.
+type Shared struct {
+	*Postgres
+	once    sync.Once
+	err     error
+	schemas atomic.Int64
+}
+
+// Schema returns the name of an empty schema.
+func (s *Shared) Schema(t testing.TB) string {
+	t.Helper()
+	s.once.Do(func() { s.Postgres, s.err = StartPostgres("fsync=off", "log_connections=on") })
+	Need(t, s.err)
+	name := fmt.Sprint("t", s.schemas.Add(1))
+	Need(t, s.Exec("CREATE SCHEMA "+name))
+	return name
+}
+
+// Stop ends the server, if there is one: it is for TestMain.
+func (s *Shared) Stop() {
+	if s.Postgres != nil {
+		s.Postgres.Stop()
+	}
+}
+
 // Need ends the test if there is an error: it is skipped if PostgreSQL is not installed and CI is not set, and has
 // failed otherwise.
 func Need(t testing.TB, err error) {
@@ -61,14 +89,19 @@ func Need(t testing.TB, err error) {
 	}
 }
 
-// StartPostgres makes new data in a temporary directory, and starts a server on them, with settings like "fsync=off".
+// StartPostgres makes new data in a temporary directory, and starts a server on them, with settings like "fsync=off": such data are in
+// memory, if there is plenty.
 func StartPostgres(settings ...string) (*Postgres, error) {
 	bin, err := programs()
 	if err != nil {
 		return nil, err
 	}
 	p := &Postgres{bin: bin, settings: settings}
-	if p.Dir, err = os.MkdirTemp("", "lokt-pg-"); err != nil {
+	in, memory := "", syscall.Statfs_t{}
+	if syscall.Statfs("/dev/shm", &memory) == nil && uint64(memory.Bavail)*uint64(memory.Bsize) > 4<<30 && slices.Contains(settings, "fsync=off") {
+		in = "/dev/shm"
+	}
+	if p.Dir, err = os.MkdirTemp(in, "lokt-pg-"); err != nil {
 		return nil, err
 	}
 	if err := p.init(); err != nil {
