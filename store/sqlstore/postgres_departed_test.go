@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -102,7 +103,11 @@ func TestWhoLeavesCostsNoConnection(t *testing.T) {
 func TestAPoolerOutlivesThoseWhoLeave(t *testing.T) {
 	t.Parallel()
 	db := openPG(t, pooler(t)(t), Options{})
-	for range 5 {
+	rounds := 2
+	if os.Getenv("LOKT_SOAK") != "" {
+		rounds = 5
+	}
+	for range rounds {
 		leaving(t, db)
 	}
 }

@@ -494,13 +494,6 @@ func TestWhatIsAcknowledgedSurvivesTheCrashOfPostgreSQL(t *testing.T) {
 	}
 }
 
-func TestPostgreSQLThroughAPoolerNeedsNoPreparedStatements(t *testing.T) {
-	t.Parallel()
-	lokttest.TestStore(t, func(t *testing.T) lokt.Store {
-		return locksOfPG(t, schemaURL(t)+"&default_query_exec_mode=exec", Options{})
-	})
-}
-
 // Promise S-121.
 func TestDatabasesOfPostgreSQLThatCannotBeUsedAreRefused(t *testing.T) {
 	t.Parallel()
