@@ -21,6 +21,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
+	"github.com/lokt-dev/lokt/internal/testkit/parallel"
 	"github.com/lokt-dev/lokt/jobs/worker"
 )
 
@@ -292,7 +293,7 @@ func clean() (env []string) {
 // TestMain is also the program that uses the Go client.
 func TestMain(m *testing.M) {
 	if os.Getenv("SCENARIO_CLIENT") == "" {
-		os.Exit(m.Run())
+		os.Exit(parallel.Run(m, 6))
 	}
 	if err := serveLines(os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -361,9 +361,9 @@ func TestEveryClientComesToTheSameVerdicts(t *testing.T) {
 	all := clients(t, p)
 	for name, open := range all {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			for _, sc := range scenarios {
 				t.Run(strings.ReplaceAll(sc.name, " ", "_"), func(t *testing.T) {
+					t.Parallel()
 					addr := free(t)
 					s := &stage{t: t, loktd: p.loktd, addr: addr, url: "http://" + addr, open: open}
 					s.args = []string{"--listen", addr, "--store", "sqlite:" + filepath.Join(t.TempDir(), "db"), "--lease-ttl", "8s"}
@@ -422,11 +422,14 @@ func TestEveryClientSaysWhatIsWrongWithWhatItWasGiven(t *testing.T) {
 		t.Run(strings.ReplaceAll(given.what, " ", "_"), func(t *testing.T) {
 			t.Parallel()
 			for name, open := range clients(t, p) {
-				c := open(t, given.server, given.token)
-				why := got(c.acquire("db", ttl, 0))
-				if said := c.said(); why != given.why || !regexp.MustCompile(given.says).MatchString(said) || strings.Contains(said, "\n") {
-					t.Errorf("%s: %s, want %s:\n%s\nwant %s", name, why, given.why, said, given.says)
-				}
+				t.Run(name, func(t *testing.T) {
+					t.Parallel()
+					c := open(t, given.server, given.token)
+					why := got(c.acquire("db", ttl, 0))
+					if said := c.said(); why != given.why || !regexp.MustCompile(given.says).MatchString(said) || strings.Contains(said, "\n") {
+						t.Errorf("%s, want %s:\n%s\nwant %s", why, given.why, said, given.says)
+					}
+				})
 			}
 		})
 	}

@@ -31,11 +31,7 @@ import (
 func TestMain(m *testing.M) {
 	switch os.Getenv(envRole) {
 	case "":
-		if err := parallel.Default(3); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		code := m.Run()
+		code := parallel.Run(m, 3)
 		shared.Stop()
 		os.Exit(code)
 	case "daemon":

@@ -553,7 +553,7 @@ func TestThatAJobThatWaitedAtItsWorkerHasBegunIsStoredBeforeTheAnswer(t *testing
 // Promise S-101. A client may think of as many tags and types as it likes.
 func TestStatisticsAreBounded(t *testing.T) {
 	w := newWorld(t, jobs.Config{})
-	const many = 3 * mostStatistics
+	const many = mostStatistics + 200
 	for i := range many {
 		w.submit(fmt.Sprint("j", i), func(s *jobs.Spec) { s.Type, s.Tags = fmt.Sprint("type", i), []string{fmt.Sprint("tag", i)} })
 	}

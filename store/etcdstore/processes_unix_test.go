@@ -23,6 +23,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/testkit/parallel"
 	"github.com/lokt-dev/lokt/internal/testkit/ports"
 )
 
@@ -40,7 +41,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	os.Exit(m.Run())
+	os.Exit(parallel.Run(m, 4))
 }
 
 // beMember runs a member of etcd until the test that started it closes its input, or ends.

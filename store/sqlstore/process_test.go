@@ -31,11 +31,7 @@ const helperEnv = "LOKT_SQLSTORE_HELPER"
 func TestMain(m *testing.M) {
 	name := os.Getenv(helperEnv)
 	if name == "" {
-		if err := parallel.Default(4); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		code := m.Run()
+		code := parallel.Run(m, 4)
 		server.Stop()
 		os.Exit(code)
 	}
