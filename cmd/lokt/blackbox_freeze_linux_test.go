@@ -155,7 +155,7 @@ func TestAWaiterStaysOutOfADamagedFreezeAndEntersOnceItIsRemoved(t *testing.T) {
 
 func TestAFreezeAndAReleaseAtTheSameMomentNeverLetAWaiterIn(t *testing.T) {
 	p := newPlace(t)
-	for i := range often(25) {
+	for i := range often(40) {
 		h := p.as("first").hold("x")
 		w := p.as("waiter").start(p.as("waiter").lokt("guard", "x", "--wait", "--", "sh", "-c", `date +%s%N; exec cat`))
 		p.queued("x", 1)

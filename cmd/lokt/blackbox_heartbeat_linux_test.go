@@ -218,12 +218,12 @@ func TestAGuardThatWasStoppedPastItsTTLAloneHoldsAgain(t *testing.T) {
 // family is a command that leaves a family behind: a child in the background, and a grandchild that left the session. All
 // of them write the time to $LOG, over and over, and ignore what $IGNORE names.
 const family = `
-member() { while :; do date +%s%N >>"$LOG"; sleep 0.02; done; }
+member() { while :; do date +%s%N >>"$LOG"; sleep 0.1; done; }
 trap 'echo TERM' TERM
 [ -z "$IGNORE" ] || trap '' $IGNORE
 echo $$
 member &
-( setsid sh -c 'while :; do date +%s%N >>"$LOG"; sleep 0.02; done' & ) 
+( setsid sh -c 'while :; do date +%s%N >>"$LOG"; sleep 0.1; done' & ) 
 member
 `
 
@@ -266,7 +266,7 @@ func writes(t *testing.T, log string) (all []time.Time) {
 	t.Helper()
 	data, err := os.ReadFile(log)
 	check(t, err)
-	time.Sleep(100 * time.Millisecond)
+	time.Sleep(300 * time.Millisecond)
 	again, err := os.ReadFile(log)
 	check(t, err)
 	if string(again) != string(data) {

@@ -193,15 +193,8 @@ func (p *place) comesFree(name string) {
 // eventually waits until what is to happen has happened.
 func (p *place) eventually(what string, happened func() bool) {
 	p.t.Helper()
-	for end := time.Now().Add(atMost); ; {
-		began := time.Now()
-		if happened() {
-			return
-		}
-		if began.After(end) {
-			p.t.Fatalf("waited %v in vain until: %s", atMost, what)
-		}
-		time.Sleep(min(max(3*time.Millisecond, 4*time.Since(began)), 200*time.Millisecond)) // what looks by running a program leaves time to the others
+	if !poll(atMost, happened) {
+		p.t.Fatalf("waited %v in vain until: %s", atMost, what)
 	}
 }
 

@@ -392,7 +392,7 @@ func TestTokensRiseWhateverBecomesOfTheLockTheDirectoryAndTheMachine(t *testing.
 	backup := filepath.Join(p.dir, "backup")
 	check(t, os.CopyFS(backup, os.DirFS(p.root)))
 	for range 5 { // the copy may or may not get the inodes of the original
-		for range often(12) {
+		for range often(16) {
 			rises("use")
 		}
 		check(t, os.RemoveAll(p.root))

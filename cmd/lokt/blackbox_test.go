@@ -39,10 +39,10 @@ func (s suite) Run() int {
 	return s.m.Run()
 }
 
-// often returns n where LOKT_SOAK is set, and a quarter of it otherwise: how often something random is tried.
+// often returns n where LOKT_SOAK is set, and an eighth of it otherwise: how often something random is tried.
 func often(n int) int {
 	if os.Getenv("LOKT_SOAK") == "" {
-		return n / 4
+		return n / 8
 	}
 	return n
 }

@@ -121,6 +121,7 @@ func shown(lines []string) *regexp.Regexp {
 
 // Promise S-60.
 func TestExamplesOfTheReadmeWorkWordForWord(t *testing.T) {
+	t.Parallel()
 	path, err := program()
 	if err != nil {
 		t.Fatal(err)
@@ -189,6 +190,7 @@ func compare(t *testing.T, b block, out string) {
 }
 
 func TestProgramOfTheReadmeRuns(t *testing.T) {
+	t.Parallel()
 	ran := false
 	for _, b := range readmeBlocks(t) {
 		if b.language != "go" {

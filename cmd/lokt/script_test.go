@@ -37,6 +37,7 @@ import (
 const patience = 2 * time.Minute
 
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	p := scripts(nil)
 	p.Dir = "testdata"
 	testscript.Run(t, p)
@@ -192,11 +193,11 @@ func cmdAwait(ts *testscript.TestScript, neg bool, args []string) {
 		re, err = regexp.Compile("(?m)" + args[1])
 		ts.Check(err)
 	}
-	if err := poll(func() bool {
+	if !poll(patience, func() bool {
 		data, err := os.ReadFile(ts.MkAbs(args[0]))
 		return err == nil && re.Match(data)
-	}); err != nil {
-		ts.Fatalf("%s: %v", args[0], err)
+	}) {
+		ts.Fatalf("waited in vain for %s", args[0])
 	}
 }
 
@@ -204,7 +205,7 @@ func cmdQueued(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: queued NAME OWNER")
 	}
-	if err := poll(func() bool {
+	if !poll(patience, func() bool {
 		if ts.Exec("lokt", "status", args[0], "--json") != nil {
 			return false
 		}
@@ -213,8 +214,8 @@ func cmdQueued(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		ts.Check(json.Unmarshal([]byte(ts.ReadFile("stdout")), &lock))
 		return slices.ContainsFunc(lock.Queue, func(w struct{ Owner string }) bool { return w.Owner == args[1] })
-	}); err != nil {
-		ts.Fatalf("%s in the queue of %s: %v", args[1], args[0], err)
+	}) {
+		ts.Fatalf("waited in vain for %s in the queue of %s", args[1], args[0])
 	}
 }
 
@@ -228,19 +229,22 @@ func hold() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	if err := poll(func() bool { _, err := os.Stat(os.Args[2]); return err == nil }); err != nil {
-		fmt.Fprintln(os.Stderr, err)
+	if !poll(patience, func() bool { _, err := os.Stat(os.Args[2]); return err == nil }) {
+		fmt.Fprintln(os.Stderr, "waited in vain for", os.Args[2])
 		os.Exit(1)
 	}
 }
 
-func poll(done func() bool) error {
-	for deadline := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
+// poll looks until it is done, and reports whether it is in time. It looks the less often the longer it takes and has taken.
+func poll(atMost time.Duration, done func() bool) bool {
+	for began := time.Now(); ; {
+		looked := time.Now()
 		if done() {
-			return nil
+			return true
 		}
-		if time.Now().After(deadline) {
-			return errors.New("waited in vain")
+		if looked.Sub(began) > atMost {
+			return false
 		}
+		time.Sleep(min(max(3*time.Millisecond, 4*time.Since(looked), time.Since(began)/20), 200*time.Millisecond))
 	}
 }

@@ -92,6 +92,7 @@ var scriptsForBoth = []string{
 }
 
 func TestScriptsOnAServer(t *testing.T) {
+	t.Parallel()
 	if _, err := serverProgram(); err != nil {
 		t.Fatal(err)
 	}
