@@ -19,8 +19,11 @@ import (
 // A lokt that is granted the paths in the moment in which the client gives up.
 const lateGrant = `#!/bin/sh
 trap '' INT
-case $2 in
---release) touch released ;;
+case "$*" in
+*--release*) touch released ;;
+*--wait*) trap 'echo "reserved a until it is released"; exit' INT
+	echo "lokt: waiting, 1st; go on with: lokt wait --ticket abc" >&2
+	touch waits; while :; do sleep 0.05; done ;;
 *) touch begun; until [ -e go ]; do sleep 0.05; done; echo "reserved a until it is released" ;;
 esac
 `
@@ -64,15 +67,18 @@ func TestWhatIsReservedForACancelledRequestIsGivenBack(t *testing.T) {
 			}
 		}
 	}
+	comes := func(file string, within time.Duration) bool {
+		for end := time.Now().Add(within); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			if os.Remove(filepath.Join(dir, file)) == nil {
+				return true
+			}
+		}
+		return false
+	}
 	await := func(file string) {
 		t.Helper()
-		for end := time.Now().Add(15 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-			if _, err := os.Stat(filepath.Join(dir, file)); err == nil {
-				return
-			}
-			if time.Now().After(end) {
-				t.Fatalf("there is no %s", file)
-			}
+		if !comes(file, 15*time.Second) {
+			t.Fatalf("there is no %s", file)
 		}
 	}
 	say(`"id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`)
@@ -85,6 +91,17 @@ func TestWhatIsReservedForACancelledRequestIsGivenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	await("released")
+	for id := 4; ; id += 2 { // until this machine is not too busy for it to hear of its end in time
+		say(`"id":%d,"method":"tools/call","params":{"name":"reserve","arguments":{"patterns":["a"]}}`, id)
+		await("waits")
+		say(`"method":"notifications/cancelled","params":{"requestId":%d}`, id)
+		answered(id + 1)
+		if comes("released", 3*time.Second) {
+			break
+		} else if id > 20 {
+			t.Fatal("what was granted to who waited is not given back")
+		}
+	}
 	go func() { _, _ = io.Copy(io.Discard, out) }()
 	if err := errors.Join(in.Close(), c.Wait()); err != nil {
 		t.Error(err)

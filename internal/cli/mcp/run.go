@@ -46,6 +46,9 @@ func (r *runner) lokt(ctx context.Context, dir string, args ...string) (string, 
 	}
 	c.WaitDelay = time.Second / 2
 	err := c.Run()
+	if c.ProcessState != nil && c.ProcessState.Success() { // before it heard that it was to end
+		err = nil
+	}
 	text := strings.TrimSpace(out.String())
 	var note string // the last thing said of the wait: whose turn it is, and how to go on
 	for line := range strings.Lines(said.String()) {
