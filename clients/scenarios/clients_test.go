@@ -249,8 +249,8 @@ func (s *shell) work() {
 	s.t.Helper()
 	script := `
 seconds=$(sed -n 's/.*"seconds":\([0-9]*\).*/\1/p')
-trap 'echo stopped >> told; exit 1' TERM
-i=0; while [ "$i" -lt $((${seconds:-0} * 50)) ]; do i=$((i + 1)); sleep 0.02; done
+trap 'echo stopped >> told; kill $!; exit 1' TERM
+sleep "${seconds:-0}" & wait $!
 echo '::lokt result "done"'`
 	s.worker = s.command("worker", "--", "sh", "-c", script)
 	if err := s.worker.Start(); err != nil {
@@ -293,7 +293,7 @@ func clean() (env []string) {
 // TestMain is also the program that uses the Go client.
 func TestMain(m *testing.M) {
 	if os.Getenv("SCENARIO_CLIENT") == "" {
-		os.Exit(parallel.Run(m, 6))
+		os.Exit(parallel.Run(m, 8))
 	}
 	if err := serveLines(os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -357,10 +357,12 @@ var scenarios = []struct {
 }
 
 func TestEveryClientComesToTheSameVerdicts(t *testing.T) {
+	t.Parallel()
 	p := build(t)
 	all := clients(t, p)
 	for name, open := range all {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			for _, sc := range scenarios {
 				t.Run(strings.ReplaceAll(sc.name, " ", "_"), func(t *testing.T) {
 					t.Parallel()
@@ -381,6 +383,7 @@ func TestEveryClientComesToTheSameVerdicts(t *testing.T) {
 
 // What cannot be used is refused with the same word everywhere, and one line that says what is wrong.
 func TestEveryClientSaysWhatIsWrongWithWhatItWasGiven(t *testing.T) {
+	t.Parallel()
 	p := build(t)
 	addr, tokens := free(t), filepath.Join(t.TempDir(), "tokens")
 	expired, err := exec.CommandContext(t.Context(), p.loktd, "token", "create", "x", "--tokens", tokens, "--expires", "1ms").Output()
