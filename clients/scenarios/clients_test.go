@@ -34,7 +34,7 @@ type client interface {
 	release()
 	work()
 	drain()
-	told() []string // what handlers of jobs were told
+	told() []string // of handlers of jobs: which began, and were stopped
 	signal(s syscall.Signal)
 }
 
@@ -249,8 +249,11 @@ func (s *shell) work() {
 	s.t.Helper()
 	script := `
 seconds=$(sed -n 's/.*"seconds":\([0-9]*\).*/\1/p')
-trap 'echo stopped >> told; kill $!; exit 1' TERM
-sleep "${seconds:-0}" & wait $!
+trap '' TERM # or its end might come first
+sleep "${seconds:-0}" &
+trap 'echo stopped >> told; kill -KILL $!; exit 1' TERM
+echo began >> told
+wait $!
 echo '::lokt result "done"'`
 	s.worker = s.command("worker", "--", "sh", "-c", script)
 	if err := s.worker.Start(); err != nil {
@@ -321,6 +324,9 @@ func serveLines(in io.Reader, out io.Writer) error {
 			Seconds int
 			Echo    any
 		}
+		mu.Lock()
+		told = append(told, "began")
+		mu.Unlock()
 		if err := json.Unmarshal(r.Job.Payload, &p); err != nil {
 			return nil, err
 		}

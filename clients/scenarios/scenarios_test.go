@@ -170,6 +170,14 @@ func lost(c client, most time.Duration) (time.Time, bool) {
 	return time.Time{}, false
 }
 
+// heard waits for what is to be told of handlers, and returns what is.
+func heard(c client, want string) (told string) {
+	for end := time.Now().Add(time.Minute); told != want && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		told = strings.Join(c.told(), ",")
+	}
+	return told
+}
+
 func got(token int, why string) string {
 	if why != "" {
 		return why
@@ -334,25 +342,23 @@ var scenarios = []struct {
 		_, attempt := s.job(id)
 		return fmt.Sprintf("completed in attempt %d", attempt)
 	}},
-	{"a job is cancelled", "stopped, the job cancelled", func(s *stage) string {
+	{"a job is cancelled", "began,stopped, the job cancelled", func(s *stage) string {
 		w := s.near()
 		w.work()
 		id := s.submit(map[string]any{"payload": map[string]any{"seconds": 30}})
-		s.until(id, "running")
-		time.Sleep(300 * time.Millisecond) // the command is up
+		heard(w, "began")
 		s.call(http.MethodPost, scheduler+"/jobs/"+id+"/cancel", map[string]any{})
 		s.until(id, "cancelled")
-		return strings.Join(w.told(), ",") + ", the job cancelled"
+		return heard(w, "began,stopped") + ", the job cancelled"
 	}},
-	{"a lock of a job is lost", "stopped, the job failed", func(s *stage) string {
+	{"a lock of a job is lost", "began,stopped, the job failed", func(s *stage) string {
 		w := s.near()
 		w.work()
 		id := s.submit(map[string]any{"payload": map[string]any{"seconds": 30}, "locks": []string{"db"}})
-		s.until(id, "running")
-		time.Sleep(300 * time.Millisecond)
+		heard(w, "began")
 		s.call(http.MethodDelete, "/v1/locks/db/leases?owner=root&force=true", nil)
 		s.until(id, "failed")
-		return strings.Join(w.told(), ",") + ", the job failed"
+		return heard(w, "began,stopped") + ", the job failed"
 	}},
 }
 

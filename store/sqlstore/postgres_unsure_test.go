@@ -19,7 +19,7 @@ import (
 // Promise S-239.
 func TestWhatNoStandbyHasIsShownToNobody(t *testing.T) {
 	t.Parallel()
-	pg := servers.NeedPostgres(t)
+	pg := servers.NeedPostgres(t, "fsync=off")
 	url := pg.URL(pg.Addr, "public")
 	m := lokt.NewManager(openPG(t, url, Options{}).Locks())
 	set := func(sql string) { // in a session whose own commits do not wait

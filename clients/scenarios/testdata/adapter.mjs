@@ -13,6 +13,7 @@ const workers = [];
 const told = [];
 
 const handle = async (job, signal) => {
+  told.push("began");
   try {
     await pause((job.payload.seconds ?? 0) * 1000, undefined, { signal });
   } catch {

@@ -24,6 +24,7 @@ def client():
 
 
 def handle(job):
+    told.append("began")
     end = time.monotonic() + job.payload.get("seconds", 0)
     while time.monotonic() < end:
         try:
