@@ -171,6 +171,7 @@ func (p *place) do(t *testing.T, a player, hook, line string) (ran, out string) 
 // While somebody else builds, no agent builds in any of a hundred ways that a layer promises to see. Each agent tries a
 // quarter of them, and all of them with LOKT_SOAK.
 func TestEnrolledAgentsDoNotBuildAtOnce(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	text, err := os.ReadFile(filepath.Join("..", "..", "internal", "shell", "testdata", "ways.txt"))
 	if err != nil {

@@ -67,6 +67,7 @@ func (p *place) ask(t *testing.T, e edit, path string, env ...string) string {
 //
 // Promise S-194.
 func TestEnrolledAgentsDoNotEditWhatOthersHaveReserved(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.must(t, "sh", "-ec", "mkdir -p src/auth other/x; echo a >src/auth/login.go; echo a >free.go; ln -s src/auth door; ln -s src/auth/login.go file; ln -s src/auth/new.go dangling")
 	p.must(t, "sh", "-c", "LOKT_OWNER=ana lokt reserve 'src/auth/**' '**/*.sql' --why 'bd-142: keep out' --ttl 1h")
@@ -144,6 +145,7 @@ func TestEnrolledAgentsDoNotEditWhatOthersHaveReserved(t *testing.T) {
 //
 // Promises S-194, S-195.
 func TestGitDoesNotCommitOrPushWhatOthersHaveReserved(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.env = append(p.env, "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.org", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.org", "GIT_CONFIG_NOSYSTEM=1")
 	p.must(t, "sh", "-ec", `mkdir -p src/auth; echo 1 >src/auth/a.go; echo 1 >free.go; git add src free.go; git commit -qm one; git branch -M main
@@ -219,6 +221,7 @@ echo 8 >free.go; git commit -qam mine; ! git merge hers; echo 9 >free.go; git ad
 //
 // Promise S-195.
 func TestHooksThatAreLinksOrOfHuskyGoOn(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.env = append(p.env, "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.org", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.org", "GIT_CONFIG_NOSYSTEM=1")
 	p.must(t, "sh", "-c", "lokt init --remove; git init -q --bare ../far.git")
@@ -252,6 +255,7 @@ for h in pre-commit pre-push; do printf '#!/bin/sh\n. "${0%%/*}/h"' >.husky/_/$h
 //
 // Promise S-195.
 func TestInitsAtOnceAreAllPutBack(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.must(t, "sh", "-c", "lokt init --remove")
 	const list = `find . .git/hooks -path './.git' -prune -o -type f ! -name '.*.tmp-*' -print | sort` // a kill may leave a new file unnamed

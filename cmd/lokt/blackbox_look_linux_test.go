@@ -117,7 +117,7 @@ func TestALiveHoldersRecordIsThereAndWholeWheneverAnybodyLooks(t *testing.T) {
 				select {
 				case <-done:
 					return
-				case <-time.After(20 * time.Millisecond):
+				case <-time.After(100 * time.Millisecond):
 				}
 				r := p.as("other").run(args...)
 				want := map[string]int{"status": 0, "exists": 0, "why": 2, "lock": 2}[args[0]]

@@ -323,7 +323,7 @@ func TestWaitingEndsAfterItsTime(t *testing.T) {
 		if d := time.Since(began); d < time.Second || d > 30*time.Second {
 			t.Errorf("%v: it took %v", args, d)
 		}
-		contains(t, r.stderr, "gave up after 1", "first") // 1s, or a bit more on a busy machine
+		contains(t, r.stderr, "gave up after ", "first")
 		if len(p.queue("x")) != 0 {
 			t.Errorf("%v: still in the queue", args)
 		}

@@ -323,6 +323,7 @@ func TestWhatWasAcknowledgedSurvivesKill(t *testing.T) {
 
 // Promise S-97.
 func TestSecondDaemonIsTurnedAwayAndToldByWhom(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	url := "sqlite:" + filepath.Join(dir, "loktd.db")
 	p := start(t, "--store", url)

@@ -9,6 +9,7 @@ import (
 )
 
 func TestMemoryThatIsNotNeededIsGivenBack(t *testing.T) {
+	t.Parallel()
 	p := start(t, "--store", "memory:")
 	a := p.api()
 	resident := func() (pages int) {

@@ -229,6 +229,7 @@ func TestDashboardAndAlertsUseOnlyMetricsThatExist(t *testing.T) {
 
 // Promise S-100.
 func TestLogsAndMetricsShowNoSecrets(t *testing.T) {
+	t.Parallel()
 	for _, format := range []string{"text", "json"} {
 		file := filepath.Join(t.TempDir(), "tokens")
 		token := newToken(t, file, "admin", "--scopes", "admin")

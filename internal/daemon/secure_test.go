@@ -112,6 +112,7 @@ func TestScopesSayWhatATokenMayDo(t *testing.T) {
 
 // Promise S-98.
 func TestTokenFileIsReadAgainWhenItChanges(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "tokens")
 	first := newToken(t, file, "first")
 	p := start(t, "--store", "memory:", "--tokens", file)
@@ -377,6 +378,7 @@ func (a *authority) client(p *proc, cert, key string) *api {
 
 // Promises S-98, S-99, S-271.
 func TestCallersAreKnownByTheirCertificates(t *testing.T) {
+	t.Parallel()
 	server, clients := newAuthority(t, "servers"), newAuthority(t, "clients")
 	cert, key := server.issue("server", 2)
 	file := filepath.Join(t.TempDir(), "tokens")

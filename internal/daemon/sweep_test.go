@@ -13,13 +13,14 @@ import (
 
 // Promise S-172.
 func TestExpiredLocksAreForgottenWithoutAnybodyAskingForThem(t *testing.T) {
+	t.Parallel()
 	p := start(t, "--store", "sqlite:"+filepath.Join(t.TempDir(), "loktd.db"))
 	a := p.api()
 	a.do(t, http.StatusOK, "POST", locks+"kept/leases", body{"owner": body{"id": "a"}, "ttl_ms": 600_000})
 	var wg sync.WaitGroup
 	for w := range 20 {
 		wg.Go(func() {
-			for i := range 250 {
+			for i := range 100 {
 				a.do(t, http.StatusOK, "POST", fmt.Sprintf("%sshort-%d-%d/leases", locks, w, i), body{"owner": body{"id": "a"}, "ttl_ms": 1000})
 			}
 		})

@@ -171,10 +171,10 @@ func TestAStoppedHolderLearnsOfItsLossBeforeAnythingElse(t *testing.T) {
 	}
 }
 
-// often returns n where LOKT_SOAK is set, and a quarter of it otherwise: how often something is tried.
+// often returns n where LOKT_SOAK is set, and an eighth of it otherwise: how often something is tried.
 func often(n int) int {
 	if os.Getenv("LOKT_SOAK") == "" {
-		return n / 4
+		return n / 8
 	}
 	return n
 }
@@ -278,7 +278,7 @@ func TestAHolderThatComputesWithoutPauseKeepsItsLock(t *testing.T) {
 	const ttl = 8 * time.Second // of which a machine that stands still may take some
 	a, b := start(t, root, ttl, time.Second), start(t, root, ttl, time.Second)
 	token(t, a.ask("try x"))
-	a.tell("spin 12s")
+	a.tell("spin 10s")
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() { defer close(done); a.hear() })

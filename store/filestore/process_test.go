@@ -48,6 +48,14 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
+// often returns n where LOKT_SOAK is set, and a third of it otherwise: how often something is tried.
+func often(n int) int {
+	if os.Getenv("LOKT_SOAK") == "" {
+		return n / 3
+	}
+	return n
+}
+
 // child is a process that runs a helper.
 type child struct {
 	*exec.Cmd
@@ -164,10 +172,7 @@ func contend(args []string) error {
 func TestProcessesThatAreKilledAtAnyMomentLeaveOneHolderAndLoseNothing(t *testing.T) {
 	t.Parallel()
 	const contenders = 8
-	kills := 60
-	if testing.Short() || raceEnabled {
-		kills = 20
-	}
+	kills := often(60)
 	root := memoryPlace(t)
 	if err := os.MkdirAll(filepath.Dir(root), 0o700); err != nil {
 		t.Fatal(err)

@@ -40,10 +40,7 @@ func turns(ctx context.Context, m *lokt.Manager, me string, n int) (longest time
 func TestNoHandOverBetweenGoroutinesIsMissed(t *testing.T) {
 	t.Parallel()
 	root := memoryPlace(t)
-	n := 1000
-	if testing.Short() {
-		n = 300
-	}
+	n := often(1000)
 	done := make(chan error, 2)
 	for _, who := range []string{"a", "b"} { // with a store each, as processes have
 		m := lokt.NewManager(open(t, root, Options{}))
@@ -122,10 +119,7 @@ func TestNoHandOverBetweenProcessesIsMissed(t *testing.T) {
 // Promises S-37, S-38, S-40.
 func TestManyWhoWaitAreServedInOrder(t *testing.T) {
 	t.Parallel()
-	waiters := 200
-	if raceEnabled {
-		waiters = 60
-	}
+	waiters := often(200)
 	root := memoryPlace(t)
 	stores := []*Store{open(t, root, Options{}), open(t, root, Options{}), open(t, root, Options{noWatch: true})}
 	m := lokt.NewManager(stores[0])
