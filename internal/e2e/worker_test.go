@@ -18,7 +18,7 @@ import (
 )
 
 // marks is a command that writes its token and process ID into a file, again and again, until it is ended.
-const marks = `while :; do echo "$LOKT_JOB_TOKEN $$" >> marks; sleep 0.02; done`
+const marks = `while :; do echo "$LOKT_JOB_TOKEN $$" >> marks; sleep 0.1; done`
 
 // pids returns the process IDs that marks wrote under a token, or under any but the first if it is 0, and fails if any line of an older token follows a newer's.
 func (s *site) pids(token int) []int {
@@ -117,7 +117,7 @@ echo "::lokt metrics {\"rows\": 12}"
 echo "::lokt progress many"
 if [ -z "$LOKT_JOB_CHECKPOINT" ]; then
 	echo "::lokt checkpoint {\"row\": 12}"
-	until [ -e go ]; do sleep 0.02; done
+	until [ -e go ]; do sleep 0.1; done
 	exit 1
 fi
 echo "::lokt result $LOKT_JOB_CHECKPOINT"
@@ -188,7 +188,7 @@ func TestAWorkerThatIsStoppedDoesNotLetItsCommandOutliveTheLease(t *testing.T) {
 	s.becomes(id, "cancelled")
 	s.until("what the command started has ended", func() bool {
 		n := len(s.lines("marks"))
-		time.Sleep(200 * time.Millisecond)
+		time.Sleep(500 * time.Millisecond)
 		return len(s.lines("marks")) == n
 	})
 	s.pids(1)
@@ -285,7 +285,7 @@ func TestACommandWhoseRunnerIsStoppedEndsToo(t *testing.T) {
 func TestAWorkerSurvivesTheDeathOfItsServer(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, time.Minute)
-	w := s.worker("--concurrency", "2", "--", s.script("do.sh", `echo "$LOKT_JOB_ID" >> began; until [ -e "$LOKT_JOB_TYPE" ]; do sleep 0.02; done`))
+	w := s.worker("--concurrency", "2", "--", s.script("do.sh", `echo "$LOKT_JOB_ID" >> began; until [ -e "$LOKT_JOB_TYPE" ]; do sleep 0.1; done`))
 	running, ending := s.submit("--type", "a", "--key", "k"), s.submit("--type", "b")
 	waits := make(chan int, 1) // the exit code of who waits for the same job meanwhile
 	go func() {
@@ -331,7 +331,7 @@ func TestJobsRunAfterOthersThoughTheServerIsKilled(t *testing.T) {
 	if out := s.must("job", "list", "--type", "test"); !strings.Contains(out, "waits for job "+build+" (queued since ") {
 		t.Errorf("the list is %s", out)
 	}
-	s.worker("--concurrency", "3", "--", s.script("do.sh", `echo "$LOKT_JOB_TYPE" >> began; until [ -e "$LOKT_JOB_TYPE" ]; do sleep 0.02; done; [ "$LOKT_JOB_TYPE" != test ]`))
+	s.worker("--concurrency", "3", "--", s.script("do.sh", `echo "$LOKT_JOB_TYPE" >> began; until [ -e "$LOKT_JOB_TYPE" ]; do sleep 0.1; done; [ "$LOKT_JOB_TYPE" != test ]`))
 	s.becomes(build, "running")
 	restart()
 	if out := s.must("job", "show", test); !strings.Contains(out, "after:"+build) {
@@ -364,7 +364,7 @@ func TestJobsKeepTheLimitsOfTheirLocksThoughTheServerIsKilled(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, time.Minute)
 	s.worker("--concurrency", "9", "--", s.script("do.sh",
-		`echo "$LOKT_JOB_TYPE $(date +%s%N)" >> began; until [ -e "$LOKT_JOB_TYPE" ]; do sleep 0.02; done`))
+		`echo "$LOKT_JOB_TYPE $(date +%s%N)" >> began; until [ -e "$LOKT_JOB_TYPE" ]; do sleep 0.1; done`))
 	s.must("lock", "db", "--slots", "3", "--ttl", "10m")
 	ids := []string{}
 	for range 4 {
@@ -406,7 +406,7 @@ func TestJobsKeepTheLimitsOfTheirLocksThoughTheServerIsKilled(t *testing.T) {
 func TestAWorkerEndsAsItIsTold(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, time.Minute)
-	path := s.script("do.sh", `echo "$$" > pid; until [ -e go ]; do sleep 0.02; done`)
+	path := s.script("do.sh", `echo "$$" > pid; until [ -e go ]; do sleep 0.1; done`)
 	w := s.worker("--", path)
 	id := s.submit()
 	s.until("it runs", func() bool { return len(s.lines("pid")) == 1 })
