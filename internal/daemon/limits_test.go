@@ -347,9 +347,13 @@ func TestGarbageLeavesNothingBehind(t *testing.T) {
 		stacks, _ := a.metric(t, "go_memstats_stack_inuse_bytes")
 		return (heap + stacks) / (1 << 20)
 	}
-	many(1000)
+	first, more := 1000, 4000
+	if os.Getenv("LOKT_SOAK") != "" {
+		first, more = 3000, 10_000
+	}
+	many(first)
 	before := size()
-	many(4000)
+	many(more)
 	after := size()
 	for range 5 { // it may just not have been collected yet
 		if after <= before+24 {
