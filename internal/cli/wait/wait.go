@@ -105,11 +105,16 @@ func (f *Flags) Service(a *app.App, b *app.Backend, text func(*lokt.BlockedError
 	return w
 }
 
-// Acquire claims a lock for a command that ends when it has it. A signal ends the wait, and is the error.
+// Acquire claims a lock for a command that ends when it has it. A signal ends the wait, or a request that may take long, and is the
+// error. One that comes after the grant is too late: the command is about to say what it has.
 func (f *Flags) Acquire(ctx context.Context, a *app.App, b *app.Backend, c lokt.Claim, text func(*lokt.BlockedError) string) (h lokt.Holder, err error) {
-	if c.Wait = f.Patience(); c.Wait != 0 {
+	if c.Wait = f.Patience(); c.Wait != 0 || b.Far != nil {
 		signals := guard.Notify()
-		defer signals.Stop()
+		defer func() {
+			if err != nil {
+				signals.Stop()
+			}
+		}()
 		var stop func()
 		ctx, stop = signals.Context(ctx)
 		defer stop()
