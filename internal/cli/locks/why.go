@@ -299,7 +299,9 @@ func heldReason(b *app.Backend, s lokt.Snapshot, h lokt.Holder, own bool) reason
 // farDetail says what ends a hold on a server, which sees neither processes nor hosts.
 func farDetail(b *app.Backend, h lokt.Holder) string {
 	host := cmp.Or(h.Owner.Host, "its host")
-	switch {
+	switch job, is := strings.CutPrefix(h.Owner.ID, "job:"); {
+	case is && h.Strict && h.Owner.Host == "":
+		return "it is released when the job ends; see: lokt job show " + app.OneLine(job)
 	case h.ExpiresAt.IsZero():
 		return "only unlocking it ends it, whatever becomes of " + host
 	case h.Strict && pidStatus(b, h) == pidDead:

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/quote"
 	"github.com/lokt-dev/lokt/internal/testkit/clitest"
@@ -262,5 +264,19 @@ func TestWaitersThatAreAwayAreMarked(t *testing.T) {
 	d.JSON(&one, "status", "x")
 	if _, there := one["waiters_away"]; there {
 		t.Errorf("nobody is away: %v", one)
+	}
+}
+
+func TestWhatHoldsALockForAJobIsNoGuard(t *testing.T) {
+	url := clitest.Server(t).URL
+	client, err := httpapi.New(url, httpapi.ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Acquire(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "job:17", AnySession: true}, Strict: true, TTL: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	if _, out, _ := clitest.New(t, "ann", Commands()).With("LOKT_SERVER="+url).Lokt("why", "x"); !strings.Contains(out, "see: lokt job show 17") || strings.Contains(out, "its guard") {
+		t.Error(out)
 	}
 }
