@@ -21,7 +21,8 @@ const lateGrant = `#!/bin/sh
 trap '' INT
 case "$*" in
 *--release*) touch released ;;
-*--wait*) trap 'echo "reserved a until it is released"; exit' INT
+*--why=later*) echo "lokt: waiting, 1st; go on with: lokt wait --ticket abc" >&2; exit 2 ;;
+*--wait*|*--ticket*) trap 'echo "reserved a until it is released"; exit' INT
 	echo "lokt: waiting, 1st; go on with: lokt wait --ticket abc" >&2
 	touch waits; while :; do sleep 0.05; done ;;
 *) touch begun; until [ -e go ]; do sleep 0.05; done; echo "reserved a until it is released" ;;
@@ -54,9 +55,8 @@ func TestWhatIsReservedForACancelledRequestIsGivenBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	answered := func(id int) {
+	hear := func(id int) {
 		t.Helper()
-		say(`"id":%d,"method":"ping"`, id)
 		for {
 			var a struct{ ID int }
 			if err := answers.Decode(&a); err != nil {
@@ -66,6 +66,11 @@ func TestWhatIsReservedForACancelledRequestIsGivenBack(t *testing.T) {
 				return
 			}
 		}
+	}
+	answered := func(id int) {
+		t.Helper()
+		say(`"id":%d,"method":"ping"`, id)
+		hear(id)
 	}
 	comes := func(file string, within time.Duration) bool {
 		for end := time.Now().Add(within); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -91,15 +96,18 @@ func TestWhatIsReservedForACancelledRequestIsGivenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	await("released")
-	for id := 4; ; id += 2 { // until this machine is not too busy for it to hear of its end in time
-		say(`"id":%d,"method":"tools/call","params":{"name":"reserve","arguments":{"patterns":["a"]}}`, id)
-		await("waits")
-		say(`"method":"notifications/cancelled","params":{"requestId":%d}`, id)
-		answered(id + 1)
-		if comes("released", 3*time.Second) {
-			break
-		} else if id > 20 {
-			t.Fatal("what was granted to who waited is not given back")
+	say(`"id":4,"method":"tools/call","params":{"name":"reserve","arguments":{"patterns":["a"],"why":"later"}}`)
+	hear(4)
+	id := 5
+	for _, call := range []string{`"name":"reserve","arguments":{"patterns":["a"]}`, `"name":"wait","arguments":{"ticket":"abc"}`} {
+		for heard := false; !heard; id += 2 { // until this machine is not too busy for it to hear of its end in time
+			say(`"id":%d,"method":"tools/call","params":{%s}`, id, call)
+			await("waits")
+			say(`"method":"notifications/cancelled","params":{"requestId":%d}`, id)
+			answered(id + 1)
+			if heard = comes("released", 3*time.Second); !heard && id > 30 {
+				t.Fatalf("what was granted for %s is not given back", call)
+			}
 		}
 	}
 	go func() { _, _ = io.Copy(io.Discard, out) }()

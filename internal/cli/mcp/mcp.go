@@ -143,10 +143,7 @@ func server(a *app.App) *mcp.Server {
 				run, args = ctx, append(args, "--wait", "--timeout", patience.String())
 			}
 			text, err := r.lokt(run, in.Directory, append(append(args, "--"), in.Patterns...)...)
-			if err == nil && errors.Is(ctx.Err(), context.Canceled) && strings.HasPrefix(text, "reserved ") && !strings.HasPrefix(text, "reserved again ") {
-				return r.lokt(whole, in.Directory, append([]string{"reserve", "--release", "--"}, in.Patterns...)...) // nobody hears of it
-			}
-			return text, err
+			return r.heard(ctx, text, err, reservation{in.Directory, in.Patterns})
 		})
 	add(s, "release", "Give reservations back, or a lock.", act, func(ctx context.Context, in releaseInput) (string, error) {
 		if in.Lock != "" {
@@ -156,9 +153,11 @@ func server(a *app.App) *mcp.Server {
 	})
 	add(s, "wait", "Go on waiting with a ticket, or wait until locks are free; answers within 20 seconds.", act,
 		func(ctx context.Context, in waitInput) (string, error) {
-			switch _, own := r.given.Load(in.Ticket); {
+			of, _ := r.given.Load(in.Ticket)
+			switch of, own := of.(reservation); {
 			case own:
-				return r.lokt(ctx, "", "wait", "--ticket", in.Ticket)
+				text, err := r.lokt(ctx, "", "wait", "--ticket", in.Ticket)
+				return r.heard(ctx, text, err, of)
 			case in.Ticket != "": // that command has its place in the shell
 				return "", errors.New("this ticket is not of this server: run this in a shell: lokt wait --ticket " + in.Ticket)
 			case len(in.Locks) == 0:

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -22,7 +23,23 @@ import (
 // runner runs lokt.
 type runner struct {
 	app   *app.App
-	given sync.Map // tickets of this server, which it goes on with itself
+	given sync.Map // of the tickets of this server, with which it goes on itself, each a reservation
+}
+
+// reservation is what is to be reserved.
+type reservation struct {
+	dir      string
+	patterns []string
+}
+
+// heard returns the answer about a reservation. One that was new is given back if the request was cancelled meanwhile: nobody hears of it.
+func (r *runner) heard(ctx context.Context, text string, err error, of reservation) (string, error) {
+	if err != nil || !errors.Is(ctx.Err(), context.Canceled) || !strings.HasPrefix(text, "reserved ") || strings.HasPrefix(text, "reserved again ") {
+		return text, err
+	}
+	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), longest)
+	defer done()
+	return r.lokt(ctx, of.dir, append([]string{"reserve", "--release", "--"}, of.patterns...)...)
 }
 
 // newTicket asks for a ticket, whoever calls.
@@ -60,7 +77,7 @@ func (r *runner) lokt(ctx context.Context, dir string, args ...string) (string, 
 		}
 	}
 	if found := ticketLine.FindStringSubmatch(note); err != nil && found != nil {
-		r.given.Store(found[1], true)
+		r.given.LoadOrStore(found[1], reservation{dir, args[slices.Index(args, "--")+1:]})
 		note, _, _ = strings.Cut(note, "; if this command is ended")
 		return cut(note, most/2) + "\nticket: " + found[1] + "\nCall wait with it within 2 minutes, or run this in a shell: " + found[0], nil
 	}
