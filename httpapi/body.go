@@ -68,7 +68,7 @@ const (
 )
 
 // unread sees to it that the answer is sent even if not all of the body has arrived. What has is read: a connection
-// that is closed with something unread is reset, and the client may lose the answer with it.
+// that is closed with something unread is reset, and the client may lose the answer with it. Who asks whether to send it is not told to.
 //
 // Once a body has been read to its end, the server reads on to notice that the client hangs up. A deadline that passes
 // then looks to it like a client that has gone, and every later request of the connection is cancelled; so there must
@@ -79,7 +79,7 @@ func (c *call) unread() {
 	}
 	c.Header().Set("Connection", "close")
 	control := http.NewResponseController(c)
-	if control.SetReadDeadline(time.Now().Add(unreadPatience)) == nil {
+	if c.r.Header.Get("Expect") == "" && control.SetReadDeadline(time.Now().Add(unreadPatience)) == nil {
 		if _, err := io.CopyN(io.Discard, c.r.Body, mostUnread); errors.Is(err, io.EOF) {
 			c.bodyArrived()
 			return

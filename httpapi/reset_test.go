@@ -201,3 +201,22 @@ func TestABodyThatIsMuchTooLargeIsAnswered(t *testing.T) {
 		t.Errorf("the answer is %s", answer.Status)
 	}
 }
+
+func TestABodyThatIsNotNeededIsNotAskedFor(t *testing.T) {
+	server := httptest.NewServer(httpapi.NewHandler(httpapi.Config{Locks: lokt.NewManager(memstore.New())}))
+	defer server.Close()
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprint(conn, "POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 40000000\r\nExpect: 100-continue\r\n\r\n")
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusNotFound || !answer.Close {
+		t.Errorf("%s, and the connection ends: %v", answer.Status, answer.Close)
+	}
+}
