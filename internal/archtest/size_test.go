@@ -57,7 +57,7 @@ func budgets() map[string]int {
 		"internal/machine":       225, // its size, pressure and ports
 		"internal/section":       36,  // of lokt in a file of instructions
 		"internal/policy":        375,
-		"internal/shell":         759,
+		"internal/shell":         762,
 		"internal/daemon":        2_102, // with the memory of crowds that wait
 		"internal/auth":          600,
 		"internal/audit":         850,

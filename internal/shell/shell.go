@@ -296,6 +296,9 @@ func (s *search) fields(sc *scope, words ...*syntax.Word) []field {
 		if err != nil {
 			texts = []string{unknown}
 		}
+		if !s.spend(max(len(texts)-1, 0)) {
+			return all
+		}
 		for _, t := range texts {
 			all = append(all, field{t, int(w.Pos().Offset()), int(w.End().Offset()), len(texts) == 1 && constant(w)})
 		}
