@@ -276,7 +276,8 @@ func TestWhatHoldsALockForAJobIsNoGuard(t *testing.T) {
 	if _, err := client.Acquire(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "job:17", AnySession: true}, Strict: true, TTL: time.Minute}); err != nil {
 		t.Fatal(err)
 	}
-	if _, out, _ := clitest.New(t, "ann", Commands()).With("LOKT_SERVER="+url).Lokt("why", "x"); !strings.Contains(out, "see: lokt job show 17") || strings.Contains(out, "its guard") {
+	_, out, _ := clitest.New(t, "ann", Commands()).With("LOKT_SERVER="+url).Lokt("why", "x")
+	if !strings.Contains(out, "see: lokt job show 17") || strings.Contains(out, "its guard") {
 		t.Error(out)
 	}
 }
