@@ -205,11 +205,12 @@ func TestWhatIsDamagedInPostgreSQLIsNamedAndTheRestGoesOn(t *testing.T) {
 // Promise S-158.
 func TestADatabaseThatDoesNotTakeAllTextIsRefused(t *testing.T) {
 	t.Parallel()
-	url := schemaURL(t)
+	schema := server.Schema(t)
+	url := server.url(schema)
 	smile := submitted(1, "a")
 	smile.Jobs[0].Type = "\U0001F600 \u00e9 \u65e5"
 	for encoding, fits := range map[string]bool{"UTF8": true, "SQL_ASCII": true, "EUC_JP": false, "LATIN1": false} {
-		name := "enc_" + strings.ToLower(encoding)
+		name := schema + "_" + strings.ToLower(encoding)
 		runSQL(t, url, "CREATE DATABASE "+name+" ENCODING '"+encoding+"' TEMPLATE template0 LOCALE 'C'", "ALTER DATABASE "+name+" SET client_encoding = 'SQL_ASCII'")
 		db, err := Open(t.Context(), strings.Replace(server.url("public"), "/postgres?", "/"+name+"?", 1), Options{})
 		if !fits {
