@@ -42,7 +42,7 @@ func pooler(t *testing.T) func(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = schemaURL(t)                           // or there is no server at all
+	server.Run(t, "")                          // or there is no server at all
 	dir, err := os.MkdirTemp("", "lokt-pool-") // its socket's path must be short
 	if err != nil {
 		t.Fatal(err)
@@ -136,7 +136,7 @@ server_idle_timeout = 1
 			t.Fatal("more schemas than the pooler has users")
 		}
 		name := fmt.Sprintf("%s_%d", user, i)
-		runSQL(t, server.url("public"), "CREATE ROLE "+name+" LOGIN", "CREATE SCHEMA "+name+" AUTHORIZATION "+name)
+		server.Run(t, "CREATE ROLE "+name+" LOGIN; CREATE SCHEMA "+name+" AUTHORIZATION "+name)
 		url := fmt.Sprintf("postgres:///postgres?host=%s&port=6432&user=%s&sslmode=disable&default_query_exec_mode=exec", dir, name)
 		for end := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 			c, err := pgx.Connect(t.Context(), url)

@@ -16,7 +16,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -55,18 +54,37 @@ func NeedPostgres(t testing.TB, settings ...string) *Postgres {
 // its log.
 type Shared struct {
 	*Postgres
-	once    sync.Once
+	mu      sync.Mutex
+	session *pgx.Conn
 	err     error
-	schemas atomic.Int64
+	schemas int
+}
+
+// Run runs SQL, in a session that lasts.
+func (s *Shared) Run(t testing.TB, sql string) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if s.session == nil && s.err == nil {
+		if s.Postgres, s.err = StartPostgres("fsync=off", "log_connections=on"); s.err == nil {
+			s.session, s.err = pgx.Connect(ctx, s.URL(s.Addr, "public"))
+		}
+	}
+	Need(t, s.err)
+	_, err := s.session.Exec(ctx, sql)
+	Need(t, err)
 }
 
 // Schema returns the name of an empty schema.
 func (s *Shared) Schema(t testing.TB) string {
 	t.Helper()
-	s.once.Do(func() { s.Postgres, s.err = StartPostgres("fsync=off", "log_connections=on") })
-	Need(t, s.err)
-	name := fmt.Sprint("t", s.schemas.Add(1))
-	Need(t, s.Exec("CREATE SCHEMA "+name))
+	s.mu.Lock()
+	s.schemas++
+	name := fmt.Sprint("t", s.schemas)
+	s.mu.Unlock()
+	s.Run(t, "CREATE SCHEMA "+name)
 	return name
 }
 
