@@ -50,7 +50,7 @@ func (f *follower) shows(line string) {
 // Promise S-199.
 func TestOutputIsFollowedWithoutAGapOrARepeatWhateverIsKilled(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, 12*time.Second)
+	s := newSite(t, 20*time.Second)
 	path := s.script("do.sh", `
 i=0
 while [ $i -lt 400 ]; do
