@@ -25,6 +25,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -123,17 +124,21 @@ func over(service lokt.Service, under io.Closer, owner lokt.Owner, o lokt.Locker
 
 // ClientOptions returns what the environment says of how to reach a server: LOKT_SERVER_TOKEN or the first line of the file
 // LOKT_TOKEN_FILE, LOKT_CA_FILE for certificates to trust instead of the system's, LOKT_CERT_FILE and LOKT_KEY_FILE for the
-// client's own. Errors are about files, or wrap lokt.ErrInvalid.
+// client's own. A token or a certificate that is put in place of the one in its file is used from then on. Errors are about files, or
+// wrap lokt.ErrInvalid.
 func ClientOptions(getenv func(string) string) (o httpapi.ClientOptions, err error) {
 	o.Token = getenv("LOKT_SERVER_TOKEN")
 	if file := getenv("LOKT_TOKEN_FILE"); o.Token == "" && file != "" {
-		text, err := os.ReadFile(file)
-		if err != nil {
+		if o.Token, err = firstLine(file); err != nil {
 			return o, fmt.Errorf("LOKT_TOKEN_FILE: %w", err)
 		}
-		line, _, _ := strings.Cut(string(text), "\n")
-		if o.Token = strings.TrimSpace(line); o.Token == "" {
-			return o, fmt.Errorf("LOKT_TOKEN_FILE: the first line of %s is empty", file)
+		var last atomic.Value
+		last.Store(o.Token)
+		o.TokenSource = func() (string, error) {
+			if token, err := firstLine(file); err == nil {
+				last.Store(token)
+			} // otherwise it may be about to be replaced
+			return last.Load().(string), nil
 		}
 	}
 	ca, cert, key := getenv("LOKT_CA_FILE"), getenv("LOKT_CERT_FILE"), getenv("LOKT_KEY_FILE")
@@ -155,11 +160,23 @@ func ClientOptions(getenv func(string) string) (o httpapi.ClientOptions, err err
 		}
 	}
 	if cert != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
-		if err != nil {
+		o.TLS.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(cert, key)
+			return &pair, err
+		}
+		if _, err := o.TLS.GetClientCertificate(nil); err != nil {
 			return o, fmt.Errorf("LOKT_CERT_FILE, LOKT_KEY_FILE: %w", err)
 		}
-		o.TLS.Certificates = []tls.Certificate{pair}
 	}
 	return o, nil
+}
+
+// firstLine returns the first line of a file, which must not be empty.
+func firstLine(file string) (string, error) {
+	text, err := os.ReadFile(file)
+	line, _, _ := strings.Cut(string(text), "\n")
+	if line = strings.TrimSpace(line); line == "" && err == nil {
+		err = fmt.Errorf("the first line of %s is empty", file)
+	}
+	return line, err
 }

@@ -2,6 +2,7 @@ package easy_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -109,6 +110,7 @@ func TestLockOfADeadProcessIsFreeAtOnce(t *testing.T) {
 	}
 }
 
+// Promise S-311.
 func TestPlaceAndTokenComeFromTheEnvironment(t *testing.T) {
 	var sent string
 	locks := httpapi.NewHandler(httpapi.Config{Locks: lokt.NewManager(memstore.New())})
@@ -159,6 +161,16 @@ func TestPlaceAndTokenComeFromTheEnvironment(t *testing.T) {
 			t.Errorf("sent %q, not %q: %v", sent, want, err)
 		}
 		t.Setenv("LOKT_SERVER_TOKEN", "given")
+	}
+	t.Setenv("LOKT_SERVER_TOKEN", "")
+	for l, texts := open(t, ""), []string{"next", "", "one after"}; len(texts) > 0; texts = texts[1:] {
+		if err := os.WriteFile(file, []byte(texts[0]+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		want := "Bearer " + cmp.Or(texts[0], "next")
+		if _, err := l.Held(t.Context(), "x"); err != nil || sent != want {
+			t.Errorf("with %q in the file, sent %q: %v", texts[0], sent, err)
+		}
 	}
 	t.Setenv("LOKT_CA_FILE", file)
 	if _, err := easy.Open(""); err == nil || !strings.Contains(err.Error(), "no certificate") {

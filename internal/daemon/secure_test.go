@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"net"
@@ -21,6 +22,10 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/easy"
+	"github.com/lokt-dev/lokt/httpapi"
 )
 
 // newToken adds a token to the file and returns it.
@@ -376,7 +381,7 @@ func (a *authority) client(p *proc, cert, key string) *api {
 	return &api{url: p.url, client: &http.Client{Transport: transport, Timeout: patience}}
 }
 
-// Promises S-98, S-99, S-271.
+// Promises S-98, S-99, S-271, S-311.
 func TestCallersAreKnownByTheirCertificates(t *testing.T) {
 	t.Parallel()
 	server, clients := newAuthority(t, "servers"), newAuthority(t, "clients")
@@ -437,6 +442,29 @@ func TestCallersAreKnownByTheirCertificates(t *testing.T) {
 		if code, _, stderr := run(t, nil, append(args, "--listen", p.address())...); code != 1 || !strings.Contains(stderr, "give --tls-cert") {
 			t.Errorf("%s of a daemon with TLS, without: exit code %d: %s", args[0], code, stderr)
 		}
+	}
+
+	o, err := easy.ClientOptions(func(name string) string {
+		return map[string]string{"LOKT_CA_FILE": server.file("ca.pem"), "LOKT_CERT_FILE": worker, "LOKT_KEY_FILE": workerKey}[name]
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := httpapi.New(p.url, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	claim := lokt.Claim{Name: "x", LeaseID: lokt.NewLeaseID(), Owner: lokt.Owner{ID: "ann"}, TTL: time.Minute}
+	if _, err := c.Acquire(t.Context(), claim); !errors.Is(err, httpapi.ErrForbidden) {
+		t.Errorf("a worker takes a lock: %v", err)
+	}
+	for from, to := range map[string]string{boss: worker, bossKey: workerKey} {
+		if err := errors.Join(os.Remove(to), os.Link(from, to), c.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.Acquire(t.Context(), claim); err != nil {
+		t.Errorf("with the certificate that is in the file now: %v", err)
 	}
 
 	a := server.client(p, boss, bossKey)

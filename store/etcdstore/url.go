@@ -100,11 +100,13 @@ func files(ca, cert, key string) (*tls.Config, error) {
 		}
 	}
 	if cert != "" || key != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
-		if err != nil {
+		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { // whichever is in the files then
+			pair, err := tls.LoadX509KeyPair(cert, key)
+			return &pair, err
+		}
+		if _, err := c.GetClientCertificate(nil); err != nil {
 			return nil, err
 		}
-		c.Certificates = []tls.Certificate{pair}
 	}
 	return c, nil
 }
