@@ -130,6 +130,10 @@ class TestWhatCannotBeSent(unittest.TestCase):
             with self.subTest(url), self.assertRaises(lokt.InvalidError):
                 lokt.Client(url)
         lokt.Client("http://x", token="a\n")
+        tokens = iter(["first", "", "next\n"])
+        client = lokt.Client("http://x", token=lambda: next(tokens))
+        for want in (None, "Bearer next"):
+            self.assertEqual(client._transport._headers({}, False).get("Authorization"), want)
         for token in ("a\r\nb: c", "\u65e5"):
             with self.subTest(token), self.assertRaises(lokt.InvalidError):
                 lokt.Client("http://x", token=token)

@@ -15,8 +15,8 @@ const queueTTL = 30_000; // ms that a claim keeps its place when nobody asks for
 export interface ClientOptions {
   /** A URL, or several with commas between them for replicas; `LOKT_SERVER` if absent. */
   server?: string;
-  /** A bearer token; `LOKT_SERVER_TOKEN` if absent. */
-  token?: string;
+  /** A bearer token; `LOKT_SERVER_TOKEN` if absent. A function is asked for it with each request, as one that may expire. */
+  token?: string | (() => string);
   /** Who asks; `LOKT_OWNER`, else the user's name, and a session that is this client's own. */
   owner?: string | Owner;
   /** How long a server may take to answer, and for how long one that does not is tried again; 10,000 ms. */
@@ -87,7 +87,7 @@ export class Lokt {
     const env = process.env;
     this.transport = new Transport(
       options.server ?? env["LOKT_SERVER"] ?? "",
-      options.token ?? env["LOKT_SERVER_TOKEN"],
+      options.token ?? env["LOKT_SERVER_TOKEN"] ?? "",
       options.timeoutMs ?? 10_000,
       options.fetch ?? fetch,
     );

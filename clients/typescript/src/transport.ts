@@ -93,16 +93,20 @@ export interface Exchange {
 /** Sends requests to the first of some addresses that answers. */
 export class Transport {
   readonly #addresses: string[];
-  readonly #token: string | undefined;
+  readonly #token: () => string;
   readonly #fetch: typeof fetch;
   readonly timeout: number;
   #current = 0;
 
-  constructor(servers: string, token: string | undefined, timeout: number, how: typeof fetch) {
+  constructor(servers: string, token: string | (() => string), timeout: number, how: typeof fetch) {
     this.#addresses = servers.split(",").map((s) => s.trim()).filter((s) => s !== "").map(address);
     if (this.#addresses.length === 0) throw new InvalidError("no server: give its URL, or set LOKT_SERVER");
-    if (!/^[\x20-\x7e]*$/.test(token?.trim() ?? "")) throw new InvalidError("the token has a character that a header may not have", "invalid");
-    this.#token = token?.trim();
+    this.#token = () => {
+      const now = (typeof token === "function" ? token() : token).trim();
+      if (!/^[\x20-\x7e]*$/.test(now)) throw new InvalidError("the token has a character that a header may not have", "invalid");
+      return now;
+    };
+    this.#token();
     this.timeout = timeout;
     this.#fetch = how;
   }
@@ -148,7 +152,8 @@ export class Transport {
       headers["content-type"] = "application/json";
       init.body = JSON.stringify(value);
     }
-    if (this.#token !== undefined) headers["authorization"] = `Bearer ${this.#token}`;
+    const token = this.#token();
+    if (token !== "") headers["authorization"] = `Bearer ${token}`;
     const ours = new AbortController();
     const late = setTimeout(() => ours.abort(new UnavailableError(`${at}: no answer in time`, "unavailable")), limit);
     const undo = onAbort(x.signal, () => ours.abort(x.signal!.reason));

@@ -451,6 +451,20 @@ test("freezes and events", withServer, async () => {
   assert.deepEqual(types, ["freeze", "freeze-deny", "unfreeze", "acquire", "release"]);
 });
 
+test("a token that is replaced is used with the next request", async () => {
+  const tokens = ["first", "", "next\n"]; // the first is looked at only
+  const sent: unknown[] = [];
+  const client = new lokt.Lokt({
+    server: "http://x", token: () => tokens.shift()!, fetch: (_, init) => {
+      sent.push(new Headers(init?.headers).get("authorization"));
+      return Promise.resolve(Response.json({ name: "x", now: "2026-11-28T12:00:00Z", holders: [] }));
+    },
+  });
+  await client.about();
+  await client.about();
+  assert.deepEqual(sent, [null, "Bearer next"]);
+});
+
 test("bad input gets one clear error", async () => {
   for (const server of ["", "127.0.0.1:7117", "ftp://x", "http://h:99999", "http://h/path"]) {
     assert.throws(() => new lokt.Lokt({ server }), lokt.InvalidError, server);

@@ -209,15 +209,16 @@ class Client:
     """Locks and jobs of a loktd. Safe for use by several threads; one of a process is enough.
 
     ``server`` is a URL, or several with commas between them for replicas; without one ``LOKT_SERVER`` is taken. ``token``
-    defaults to ``LOKT_SERVER_TOKEN``. ``ca`` is a file with the certificates to trust. ``timeout`` is how long, in seconds,
-    a server may take to answer, and for how long one that does not is tried again.
+    defaults to ``LOKT_SERVER_TOKEN``; a function is asked for it with each request, as one that may expire. ``ca`` is a file
+    with the certificates to trust. ``timeout`` is how long, in seconds, a server may take to answer, and for how long one
+    that does not is tried again.
     """
 
     def __init__(
         self,
         server: str | None = None,
         *,
-        token: str | None = None,
+        token: str | Callable[[], str] | None = None,
         owner: Owner | str | None = None,
         ca: str | None = None,
         timeout: float = 10.0,

@@ -105,16 +105,14 @@ class Answer(dict[str, Json]):
 class Transport:
     """Sends requests to the first of some addresses that answers. Safe for use by several threads."""
 
-    def __init__(self, servers: str, token: str | None, ca: str | None, timeout: float) -> None:
+    def __init__(self, servers: str, token: str | Callable[[], str] | None, ca: str | None, timeout: float) -> None:
         self._addresses = [_address(s.strip()) for s in servers.split(",") if s.strip()]
         if not self._addresses:
             raise errors.InvalidError("no server: give its URL, or set LOKT_SERVER")
-        token = (token or "").strip()
-        if not (token.isascii() and token.isprintable()):
-            raise errors.InvalidError("the token has a character that a header may not have")
+        self._token = token
+        self._bearer()
         if not 0 < timeout < threading.TIMEOUT_MAX:
             raise errors.InvalidError(f"timeout is {timeout}: give it in seconds, more than 0 and not infinite")
-        self._token = token
         self._ca = ca
         self._tls: ssl.SSLContext | None = None
         self.timeout = timeout
@@ -270,12 +268,18 @@ class Transport:
             f"{self._name(which)} answered with status {answer.status} and no JSON{said}: is it a loktd, and is the URL right?"
         )
 
+    def _bearer(self) -> str:
+        token = ((self._token() if callable(self._token) else self._token) or "").strip()
+        if not (token.isascii() and token.isprintable()):
+            raise errors.InvalidError("the token has a character that a header may not have")
+        return token
+
     def _headers(self, more: Mapping[str, str], body: bool) -> dict[str, str]:
         headers = {"Accept": "application/json", "User-Agent": "lokt-python"}
         if body:
             headers["Content-Type"] = "application/json"
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
+        if token := self._bearer():
+            headers["Authorization"] = f"Bearer {token}"
         headers.update(more)
         return headers
 
