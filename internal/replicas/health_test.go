@@ -214,14 +214,14 @@ func TestPostgreSQLStaysHealthyAmongOthers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a minute and more")
 	}
-	scene, pace := time.Second, 100
+	scene, pace, most := time.Second, 100, 100 // jobs per second, connections
 	switch {
 	case os.Getenv("LOKT_FAULT_TIME") != "":
-		scene, pace = faultTime(t), 1000
+		scene, pace, most = faultTime(t), 1000, 300
 	case os.Getenv("LOKT_SOAK") != "":
-		scene, pace = 5*time.Minute, 1000
+		scene, pace, most = 5*time.Minute, 1000, 300
 	}
-	pg := servers.NeedPostgres(t, "max_connections=100")
+	pg := servers.NeedPostgres(t, fmt.Sprint("max_connections=", most))
 	if err := pg.Exec("CREATE SCHEMA lokt"); err != nil {
 		t.Fatal(err)
 	}
