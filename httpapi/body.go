@@ -68,7 +68,8 @@ const (
 )
 
 // unread sees to it that the answer is sent even if not all of the body has arrived. What has is read: a connection
-// that is closed with something unread is reset, and the client may lose the answer with it. Who asks whether to send it is not told to.
+// that is closed with something unread is reset, and the client may lose the answer with it. Who asks first (Expect: 100-continue) is not
+// told to send it.
 //
 // Once a body has been read to its end, the server reads on to notice that the client hangs up. A deadline that passes
 // then looks to it like a client that has gone, and every later request of the connection is cancelled; so there must

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -55,10 +56,8 @@ func jobsFailure(resp *http.Response, body []byte, after time.Duration) error {
 		case k.code != told.Detail || k.status != resp.StatusCode:
 		case why == "revoked" && k.code == jobs.Code(jobs.ErrRevoked):
 			return jobs.ErrRevoked
-		case why != "":
-			return &wireError{kind: k.err, detail: k.err.Error() + ": " + why}
 		default:
-			return &wireError{kind: k.err, detail: k.err.Error()}
+			return &wireError{kind: k.err, detail: strings.TrimSuffix(k.err.Error()+": "+why, ": ")}
 		}
 	}
 	return errGarbage

@@ -27,6 +27,9 @@ type Submitter interface {
 	Cancel(ctx context.Context, jobID, reason string) (State, error)
 }
 
+// OwnerPrefix begins the owner of a lock that is held for a job; the job's ID follows.
+const OwnerPrefix = "job:"
+
 // Leaser serves workers.
 type Leaser interface {
 	// Request grants the first job in order that the worker may take and that fits. Otherwise it waits for one

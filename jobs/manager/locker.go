@@ -34,16 +34,13 @@ const (
 	atOnce      = 64                    // renewals under way, so that each may take a while, and they share what it takes to store them
 )
 
-// ownerPrefix begins the owner of a lock that is held for a job; the job's ID follows.
-const ownerPrefix = "job:"
-
 func newLocker(m *Manager, s lokt.Service) *locker {
 	return &locker{m: m, service: s, life: max(2*m.cfg.Life(), 30*time.Second), tails: map[string]chan struct{}{}}
 }
 
 func (k *locker) claim(o engine.LockOrder, name string) lokt.Claim {
 	return lokt.Claim{
-		Name: name, LeaseID: o.LeaseID, Owner: lokt.Owner{ID: ownerPrefix + o.JobID, AnySession: true}, Strict: true,
+		Name: name, LeaseID: o.LeaseID, Owner: lokt.Owner{ID: jobs.OwnerPrefix + o.JobID, AnySession: true}, Strict: true,
 		TTL: k.life, Limit: o.Limits[name].Slots,
 	}
 }
@@ -161,7 +158,7 @@ func (k *locker) freeLeft(err error, name string) (freed bool) {
 		return false
 	}
 	for _, h := range blocked.Holders {
-		if jobID, ours := strings.CutPrefix(h.Owner.ID, ownerPrefix); ours && k.left(jobID, h.LeaseID) {
+		if jobID, ours := strings.CutPrefix(h.Owner.ID, jobs.OwnerPrefix); ours && k.left(jobID, h.LeaseID) {
 			k.release(h.LeaseID, name)
 			freed = true
 		}

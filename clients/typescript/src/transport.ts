@@ -106,7 +106,7 @@ export class Transport {
       if (!/^[\x20-\x7e]*$/.test(now)) throw new InvalidError("the token has a character that a header may not have", "invalid");
       return now;
     };
-    this.#token();
+    this.#token(); // says what is wrong with it
     this.timeout = timeout;
     this.#fetch = how;
   }

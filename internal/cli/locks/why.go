@@ -15,6 +15,7 @@ import (
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/foreign"
+	"github.com/lokt-dev/lokt/jobs"
 )
 
 // Types of reasons: what why finds.
@@ -299,7 +300,7 @@ func heldReason(b *app.Backend, s lokt.Snapshot, h lokt.Holder, own bool) reason
 // farDetail says what ends a hold on a server, which sees neither processes nor hosts.
 func farDetail(b *app.Backend, h lokt.Holder) string {
 	host := cmp.Or(h.Owner.Host, "its host")
-	switch job, is := strings.CutPrefix(h.Owner.ID, "job:"); {
+	switch job, is := strings.CutPrefix(h.Owner.ID, jobs.OwnerPrefix); {
 	case is && h.Strict && h.Owner.Host == "":
 		return "it is released when the job ends; see: lokt job show " + app.OneLine(job)
 	case h.ExpiresAt.IsZero():

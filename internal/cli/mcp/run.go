@@ -23,7 +23,7 @@ import (
 // runner runs lokt.
 type runner struct {
 	app   *app.App
-	given sync.Map // of the tickets of this server, with which it goes on itself, each a reservation
+	given sync.Map // what each ticket of this server is for, a reservation: it goes on with these itself
 }
 
 // reservation is what is to be reserved.

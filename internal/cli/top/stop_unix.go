@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stop stops this process and those around it, as a terminal does, if there is a shell that would let them go on.
+// stop gives the terminal back and stops the process group, if there is a shell that would let it go on; then it takes the terminal again.
 func stop() tea.Msg {
 	if sid, err := unix.Getsid(0); err != nil || sid == unix.Getpgrp() {
 		return nil
 	}
-	return tea.ExecProcess(exec.CommandContext(context.Background(), "sh", "-c", "kill -STOP 0"), nil)() // SIGTSTP is taken
+	return tea.ExecProcess(exec.CommandContext(context.Background(), "sh", "-c", "kill -STOP 0"), nil)() // SIGTSTP would come to stopping
 }
 
-// stopping stops when a signal says so.
+// stopping does so when SIGTSTP says so.
 func stopping(p *tea.Program) {
 	got := make(chan os.Signal, 1)
 	signal.Notify(got, unix.SIGTSTP)

@@ -110,7 +110,7 @@ class Transport:
         if not self._addresses:
             raise errors.InvalidError("no server: give its URL, or set LOKT_SERVER")
         self._token = token
-        self._bearer()
+        self._bearer()  # says what is wrong with it
         if not 0 < timeout < threading.TIMEOUT_MAX:
             raise errors.InvalidError(f"timeout is {timeout}: give it in seconds, more than 0 and not infinite")
         self._ca = ca
