@@ -79,18 +79,37 @@ func (e *env) against(d *server, workers int, store, peer string, limit float64,
 	}, nil
 }
 
-func againstEtcd(e *env) (rows []row, err error) {
-	peer, err := e.peer("etcd", "--data-dir", "etcd", "--listen-client-urls", "http://127.0.0.1:PORT",
+// etcd starts a node of it, and returns a client. It is nil where there is no etcd.
+func (e *env) etcd(name string) (client *clientv3.Client, stop func(), err error) {
+	peer, err := e.peer("etcd", "--data-dir", name, "--listen-client-urls", "http://127.0.0.1:PORT",
 		"--advertise-client-urls", "http://127.0.0.1:PORT", "--listen-peer-urls", "http://127.0.0.1:0")
 	if peer == nil || err != nil {
+		return nil, func() {}, err
+	}
+	client, err = clientv3.New(clientv3.Config{Endpoints: []string{peer.addr}, DialTimeout: 10 * time.Second})
+	if err != nil {
+		peer.stop()
+		return nil, func() {}, err
+	}
+	return client, func() { _ = client.Close(); peer.stop() }, nil
+}
+
+// mutex acquires and releases etcd's own lock of that name.
+func mutex(client *clientv3.Client, name string) (func() error, func(), error) {
+	s, err := concurrency.NewSession(client, concurrency.WithTTL(60))
+	if err != nil {
+		return nil, nil, err
+	}
+	m, ctx := concurrency.NewMutex(s, name), context.Background()
+	return func() error { return errors.Join(m.Lock(ctx), m.Unlock(ctx)) }, func() { _ = s.Close() }, nil
+}
+
+func againstEtcd(e *env) (rows []row, err error) {
+	client, stop, err := e.etcd("etcd")
+	if client == nil || err != nil {
 		return missing("acquire + release over HTTP against etcd's lock and unlock", "etcd"), err
 	}
-	defer peer.stop()
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{peer.addr}, DialTimeout: 10 * time.Second})
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = client.Close() }()
+	defer stop()
 	d, err := e.loktd("locks")
 	if err != nil {
 		return nil, err
@@ -98,13 +117,7 @@ func againstEtcd(e *env) (rows []row, err error) {
 	defer d.stop()
 	for _, n := range []int{1, 16, 64} {
 		some, err := e.against(d, n, "SQLite", "etcd's own mutex, one node", 1, func(i int) (func() error, func(), error) {
-			s, err := concurrency.NewSession(client, concurrency.WithTTL(60))
-			if err != nil {
-				return nil, nil, err
-			}
-			m := concurrency.NewMutex(s, fmt.Sprint("/bench/", i))
-			ctx := context.Background()
-			return func() error { return errors.Join(m.Lock(ctx), m.Unlock(ctx)) }, func() { _ = s.Close() }, nil
+			return mutex(client, fmt.Sprint("/bench/", i))
 		})
 		if err != nil {
 			return nil, err
@@ -139,6 +152,11 @@ func resting(d *server, client *httpapi.Client, n int, long time.Duration) (byte
 
 // waiters passes one lock on from waiter to waiter. Each that was served asks again, so that as many wait all the time.
 func waiters(e *env) (rows []row, err error) {
+	peer, stop, err := e.etcd("etcd-waiters")
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
 	calm, alone := 0.0, 0.0 // memory with one waiting
 	for _, n := range []int{1, 100, e.n(2000)} {
 		d, err := e.loktd(fmt.Sprint("waiters-", n))
@@ -155,9 +173,17 @@ func waiters(e *env) (rows []row, err error) {
 		if err != nil {
 			return nil, err
 		}
-		r, err := crowd(n+1, e.span(10*time.Second), func(int) (func() error, func(), error) {
-			return func() error { return lockUnlock(client, "x", time.Minute) }, func() {}, nil
-		})
+		sides := []func() (float64, error){func() (float64, error) {
+			return crowd(n+1, e.span(5*time.Second), func(int) (func() error, func(), error) {
+				return func() error { return lockUnlock(client, "x", time.Minute) }, func() {}, nil
+			})
+		}}
+		if peer != nil {
+			sides = append(sides, func() (float64, error) {
+				return crowd(n+1, e.span(5*time.Second), func(int) (func() error, func(), error) { return mutex(peer, fmt.Sprint("/waiters/", n)) })
+			})
+		}
+		r, err := inTurn(3, sides...)
 		if err != nil {
 			return nil, err
 		}
@@ -166,7 +192,10 @@ func waiters(e *env) (rows []row, err error) {
 			return nil, err
 		}
 		what := fmt.Sprintf("one lock over HTTP, %d waiting: hand-overs", n)
-		rows = append(rows, row{what: what, ours: perSecond(r), figure: r, unit: "/s", least: 1000})
+		rows = append(rows, row{what: what, ours: perSecond(r[0]), figure: r[0], unit: "/s", least: 1000})
+		if peer != nil {
+			rows = append(rows, faster("the same", r[0], r[1], "etcd's own mutex, one node", 1))
+		}
 		if calm, alone = cmp.Or(calm, quiet), cmp.Or(alone, after); n > 1 {
 			each, churn := (quiet-calm)/1024/float64(n), (after-alone)/1024/float64(n)
 			rows = append(rows, row{what: "so many wait: memory per waiter", ours: fmt.Sprintf("%.0f KiB", each), figure: each, unit: "KiB"},
