@@ -22,7 +22,7 @@ const (
 	MaxMetadata   = 4096             // bytes in all keys and values of a claim's metadata together
 	MaxMessages   = 8                // of a hold, which remembers the last; each and its answer have MaxIDLen bytes at most
 	MaxPaths      = 16 << 10         // bytes in all patterns of a lock's holders, and in those of its waiters
-	MaxWeight     = 1 << 50          // the most that there is of what claims take
+	MaxWeight     = int64(1) << 50   // the most that there is of what claims take
 	MinTTL        = time.Millisecond // the shortest time to live that rules accept; the command line raises it to 1 s
 	Exclusive     = 1                // the limit of a claim that shares with nobody
 	Shared        = 1<<31 - 1        // the limit of a claim that shares with any number of others

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -394,7 +395,7 @@ func toTarget(t lokt.Target) *targetWire {
 // target returns who ends what, and how.
 func (c *call) target(q *targetWire) (t lokt.Target, err error) {
 	owner := lokt.Owner{ID: q.Owner, Session: q.Session, AnySession: q.AnySession, Host: q.Host, Process: lokt.Process{PID: q.PID}}
-	if q.PID > 1<<31 {
+	if q.PID > math.MaxInt32 {
 		return t, invalid("pid is not a process ID")
 	}
 	if owner != (lokt.Owner{}) {

@@ -23,7 +23,7 @@ type Entry struct {
 	Host    string         `json:"host"`
 	PID     int            `json:"pid"`
 	AgentID string         `json:"agent_id,omitzero"`
-	TTLSec  int            `json:"ttl_sec,omitzero"` // rounded up
+	TTLSec  int64          `json:"ttl_sec,omitzero"` // rounded up
 	Extra   map[string]any `json:"extra,omitempty"`  // numbers are Numbers in an entry that was read
 
 	// Raw is the line as it stands in the log, without its end: fields that this version does not know are in it. Nil
@@ -46,7 +46,7 @@ func FromEvent(e lokt.Event) Entry {
 	entry := Entry{
 		TS: e.Time.UTC(), Event: string(e.Type), Name: e.Name, LockID: e.LeaseID,
 		Owner: e.Owner.ID, Host: e.Owner.Host, PID: e.Owner.Process.PID, AgentID: e.Owner.Session,
-		TTLSec: int(math.Ceil(e.TTL.Seconds())),
+		TTLSec: int64(math.Ceil(e.TTL.Seconds())),
 	}
 	if y := entry.TS.Year(); y < 0 || y > 9999 { // RFC 3339 cannot say it; an entry without its time is better than none
 		entry.TS = time.Time{}
@@ -119,7 +119,7 @@ func value[T any](text jsontext.Value) (v T) {
 func (l line) entry(raw []byte) Entry {
 	e := Entry{
 		TS: l.ts, Event: l.Event, Name: value[string](l.Name), LockID: value[string](l.LockID), Owner: value[string](l.Owner),
-		Host: value[string](l.Host), PID: value[int](l.PID), AgentID: value[string](l.AgentID), TTLSec: value[int](l.TTLSec),
+		Host: value[string](l.Host), PID: value[int](l.PID), AgentID: value[string](l.AgentID), TTLSec: value[int64](l.TTLSec),
 		Raw: bytes.Clone(bytes.TrimSpace(raw)),
 	}
 	for k, v := range value[map[string]jsontext.Value](l.Extra) {

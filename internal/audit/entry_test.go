@@ -67,7 +67,7 @@ func TestUnusualLinesAreReadAsFarAsTheyMakeSense(t *testing.T) {
 			continue
 		}
 		read++
-		if e := l.entry([]byte(raw)); e.TS.IsZero() || e.Event == "" || strings.Contains(raw, `"pid":`) && e.PID != 0 && e.PID != 7 && e.PID != 4294967296 {
+		if e := l.entry([]byte(raw)); e.TS.IsZero() || e.Event == "" || strings.Contains(raw, `"pid":`) && e.PID != 0 && e.PID != 7 && int64(e.PID) != 4294967296 {
 			t.Errorf("%q is read as %+v", raw, e)
 		}
 	}

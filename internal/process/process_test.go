@@ -20,8 +20,11 @@ func TestSelfIsAlive(t *testing.T) {
 	}
 }
 
+// mostPID is the highest that a process may have. It is no constant: where an int has 32 bits, one more is less than zero.
+var mostPID = 1<<31 - 1
+
 func TestLookupRefusesWhatIsNoProcess(t *testing.T) {
-	for pid, want := range map[int]error{0: ErrInvalidPID, -1: ErrInvalidPID, 1 << 40: ErrInvalidPID, 1<<31 - 1: ErrNoProcess} {
+	for pid, want := range map[int]error{0: ErrInvalidPID, -1: ErrInvalidPID, mostPID + 1: ErrInvalidPID, mostPID: ErrNoProcess} {
 		if p, err := Lookup(pid); !errors.Is(err, want) || p != (lokt.Process{}) {
 			t.Errorf("Lookup(%d) = %+v, %v, want %v", pid, p, err, want)
 		}
@@ -83,7 +86,7 @@ func TestDeathIsClaimedOnlyIfItIsCertain(t *testing.T) {
 
 		{"no process ID", full(0, 100), us, Unknown, Unknown},
 		{"a negative process ID", full(-1, 100), us, Unknown, Unknown},
-		{"a process ID beyond all", full(1<<40, 100), us, Unknown, Unknown},
+		{"a process ID beyond all", full(mostPID+1, 100), us, Unknown, Unknown},
 		{"nothing", lokt.Process{}, us, Unknown, Unknown},
 
 		{"gone, its child runs", withChild(full(9, 100), 10, 100), us, Alive, Alive},

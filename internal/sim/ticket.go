@@ -22,7 +22,7 @@ type ticketKey struct{}
 // withTicket gives some of the actions that wait a ticket, and has them give up.
 func withTicket(r *rand.Rand, a action) action {
 	if r.IntN(3) == 0 && a.o.Wait > 0 && len(a.names) == 1 {
-		a.ticket = ticket{fmt.Sprintf("%032x", 1<<40+a.id), 1}
+		a.ticket = ticket{fmt.Sprintf("%032x", 1<<40+int64(a.id)), 1}
 		a.gives = randomly(r, time.Millisecond, 20*time.Second)
 	}
 	return a

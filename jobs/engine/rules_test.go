@@ -223,8 +223,9 @@ func TestConfigsAreChecked(t *testing.T) {
 			t.Errorf("with %d leases of 30 s the interval is %v", leases, got)
 		}
 	}
+	most := jobs.MaxTotal
 	for _, c := range []jobs.Config{
-		{Total: -1}, {Total: 1 << 40}, {Reserve: -1}, {Reserve: 100}, {Total: 3, Reserve: 3}, {TTL: -1}, {TTL: time.Microsecond}, {Grace: -1}, {AgeingStep: -1},
+		{Total: -1}, {Total: most + 1}, {Reserve: -1}, {Reserve: 100}, {Total: 3, Reserve: 3}, {TTL: -1}, {TTL: time.Microsecond}, {Grace: -1}, {AgeingStep: -1},
 		{ReserveLimit: -1}, {MaxParked: -1},
 	} {
 		if err := c.Validate(); !errors.Is(err, lokt.ErrInvalid) {

@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"errors"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -132,9 +133,6 @@ func readEvents(read look, in eventRows, q lokt.EventQuery) (page lokt.EventPage
 	return page, nil
 }
 
-// keepAll is more than there ever is of anything.
-const keepAll = 1 << 62
-
 // forgetLockEvents forgets events of locks that are too old or too many.
 func (o *Options) forgetLockEvents(exec execute, now time.Time) error {
 	before := int64(-1 << 63)
@@ -148,7 +146,7 @@ func (o *Options) forgetLockEvents(exec execute, now time.Time) error {
 // some at once, but more than come meanwhile.
 func forgetEvents(exec execute, table string, before int64, keep int) error {
 	if keep < 0 {
-		keep = keepAll
+		keep = math.MaxInt
 	}
 	for range 30 {
 		gone, err := exec(strings.ReplaceAll(`DELETE FROM events WHERE first <= (

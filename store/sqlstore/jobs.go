@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -277,7 +278,7 @@ func (s *keptJobs) Trim(ctx context.Context, before time.Time, keep, atMost int)
 		return 0, err
 	}
 	if keep < 0 {
-		keep = keepAll
+		keep = math.MaxInt
 	}
 	err = s.trimming(ctx, func(exec execute, now time.Time) error {
 		gone, err := exec(`DELETE FROM ended WHERE revision IN (

@@ -12,9 +12,9 @@ func space(path string) (bytes, files int64, err error) {
 	if err := unix.Statfs(path, &st); err != nil {
 		return -1, -1, err
 	}
-	bytes, files = int64(st.Bavail)*st.Bsize, int64(st.Ffree) //nolint:gosec // no file system is that large
+	bytes, files = int64(st.Bavail*uint64(st.Bsize)), int64(st.Ffree) //nolint:gosec // no file system is that large
 	if os.Geteuid() == 0 {
-		bytes = int64(st.Bfree) * st.Bsize //nolint:gosec // as above
+		bytes = int64(st.Bfree * uint64(st.Bsize)) //nolint:gosec // as above
 	}
 	if st.Blocks == 0 {
 		bytes = -1

@@ -128,7 +128,7 @@ func TestAClaimThatWaitsOnBusyFilesAsksUntilItsTimeIsOver(t *testing.T) { // Pro
 			if test.granted != (err == nil) || err != nil && !errors.Is(err, lokt.ErrUnavailable) || time.Since(began) > test.over {
 				t.Errorf("%+v: %v after %v", test, err, time.Since(began))
 			}
-			if want := min(int(test.wait), 1); strings.Count(said.String(), "it has not said in time that the claim is on record; trying again") != want {
+			if want := int(min(test.wait, 1)); strings.Count(said.String(), "it has not said in time that the claim is on record; trying again") != want {
 				t.Errorf("%+v: it said %q", test, said.String())
 			}
 		})
