@@ -39,8 +39,7 @@ tidy:
 	$(GO) mod tidy -diff
 cross: ## the other systems at least compile, tests included
 	GOOS=darwin $(GO) vet $(PLAIN) ./...
-	GOOS=windows $(GO) vet $(PLAIN) ./...
-	GOARCH=386 $(GO) vet $(PLAIN) ./... # an int has 32 bits, as on ARM
+	GOOS=windows GOARCH=386 $(GO) vet $(PLAIN) ./... # an int has 32 bits, as on ARM
 bench: ## against peers, in turn in one run; takes some minutes of a quiet machine
 	$(GO) run ./bench -o docs/benchmarks.md
 vuln: ## needs the network: the vulnerability database is no module, so this is not part of check
@@ -64,7 +63,7 @@ check: build tidy cross lint test
 soak: ## the race detector over everything, longer games and faults, minutes of fuzzing; takes an hour and more
 	CGO_ENABLED=1 $(TEST) -race -timeout 60m ./...
 	LOKT_SOAK=1 $(TEST) -count=1 -timeout 120m ./...
-	GOARCH=386 $(TEST) . ./easy ./lockfile ./jobs/... ./store/... ./internal/process ./internal/audit ./internal/guard
+	GOARCH=386 $(GO) vet ./... && GOARCH=386 $(TEST) . ./easy ./lockfile ./jobs/... ./store/... ./internal/process ./internal/audit ./internal/guard
 	$(MAKE) fuzz FUZZTIME=100000x
 campaign: ; $(GO) run -C tools/campaign . -C $(CURDIR) -hours $(or $(HOURS),10) # faults, in pieces: goes on where it ended, and writes docs/campaign.md
 clean: ; rm -rf bin dist
