@@ -483,6 +483,43 @@ func TestADamagedDocumentIsNamedAndTheRestGoesOn(t *testing.T) {
 	}
 }
 
+// Promise S-156: the name in a row's own column may be what is damaged, and then the lock or job is not another one.
+func TestADamagedNameIsNotAFreeLock(t *testing.T) {
+	t.Parallel()
+	path := spot(t)
+	db := start(t, path, Options{})
+	l := &ledger{map[string]string{}, map[string]uint64{}, map[string]jobs.State{}, map[string]uint64{}}
+	l.keep(t, db, rand.New(rand.NewPCG(1, 2)), 9)
+	acquire(t, db, claim("bad", "a", time.Hour))
+	acquire(t, db, claim("good", "a", time.Hour))
+	shut(t, db)
+	living := ""
+	for id, state := range l.states {
+		if state == jobs.Queued {
+			living = id
+		}
+	}
+	direct(t, path, "UPDATE locks SET name = 'bae' WHERE name = 'bad'", "UPDATE locks SET name = 'gold' WHERE name = 'good'",
+		"UPDATE living SET id = 'x' || substr(id, 2) WHERE id = '"+living+"'")
+	direct(t, path, "UPDATE locks SET name = 'good' WHERE name = 'gold'") // and this one is what it was
+	db = start(t, path, Options{})
+	m := lokt.NewManager(db.Locks())
+	for _, name := range []string{"bad", "bae"} {
+		if _, err := m.Acquire(t.Context(), claim(name, "b", 0)); !errors.Is(err, lokt.ErrDamaged) {
+			t.Errorf("a claim to %s: %v", name, err)
+		}
+	}
+	if _, err := m.Acquire(t.Context(), claim("good", "b", 0)); !errors.Is(err, lokt.ErrHeld) {
+		t.Errorf("a claim to what is held: %v", err)
+	}
+	if _, err := db.Jobs().Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Jobs().Ended(t.Context(), living); !errors.Is(err, lokt.ErrDamaged) {
+		t.Errorf("job %s: %v", living, err)
+	}
+}
+
 // Promises S-65 and S-156: events of changes that were committed together are found by the names of their locks, also
 // when their row is damaged.
 func TestEventsOfOneCommitAreFoundByTheNamesOfTheirLocks(t *testing.T) {

@@ -48,6 +48,7 @@ func (s *keptJobs) rows(ctx context.Context, statement string, args []any, scan 
 type jobRow struct {
 	*jobs.Record
 	doc document
+	own string // the ID that a damaged document has: the right one, if the column's is what is damaged
 	err error
 }
 
@@ -60,7 +61,8 @@ func (r *jobRow) scan(from row, more ...any) error {
 func (r *jobRow) decode() {
 	found := *r.Record
 	if r.err = r.doc.openJob(found.ID, r.Record); r.err != nil {
-		*r.Record = found
+		_ = lokt.Unmarshal([]byte(r.doc.text), r.Record)
+		r.own, *r.Record = r.Record.ID, found
 		r.ID, r.Reason = strings.ToValidUTF8(r.ID, "?"), r.err.Error()
 	}
 }
@@ -97,7 +99,7 @@ func (s *keptJobs) load(read look, now time.Time, all *jobs.Changes) error {
 	for _, rows := range chunks {
 		for i := range rows {
 			if r := &rows[i]; r.err != nil {
-				damaged[r.ID] = r.err
+				damaged[r.ID], damaged[r.own] = r.err, r.err
 				s.options.warn(r.err)
 			} else {
 				all.Jobs = append(all.Jobs, r.Record)

@@ -58,6 +58,10 @@ func (s *fileLocks) load() error {
 		if l, err := d.openLock(name, waiting, false); err != nil {
 			e.damaged = err
 			warn(err)
+			_ = lokt.Unmarshal([]byte(d.text), &l) // has the right name, if the column's is what is damaged
+			if l.Name != "" && all[l.Name] == nil {
+				all[l.Name] = &entry{lock: lokt.Lock{Name: l.Name}, damaged: err}
+			}
 		} else {
 			e.lock, missing[name] = l, waiting
 		}
