@@ -113,7 +113,7 @@ func (s Snapshot) Away(w *Waiter) bool { return s.Dead[w.LeaseID] || w.away(s.No
 
 // away is Away without regard to processes: what is left of its place tells when a claim was asked for.
 func (w *Waiter) away(now time.Time) bool {
-	return past(now, w.Until) || !w.absent() && !w.Until.After(now.Add(w.Keeps(QueueTTL)))
+	return w.Ousted != "" || past(now, w.Until) || !w.absent() && !w.Until.After(now.Add(w.Keeps(QueueTTL)))
 }
 
 // absent reports whether a hold was passed to an owner of whom nobody waits.

@@ -490,6 +490,17 @@ func TestANewerWaiterSendsAwayThoseBeforeItThatWantThat(t *testing.T) {
 	l.expect("d", "")
 }
 
+// Promise S-225. A store may not notice that its clock was set back by less than a second.
+func TestWhoWasSentAwayIsNotLetInThoughTheClockIsSetBack(t *testing.T) {
+	l := newLab(t)
+	l.grant(as("a", newest))
+	l.enqueue(as("b", newest))
+	l.enqueue(as("c", newest))
+	l.pass(-time.Second / 2)
+	l.release("a")
+	l.expect("c", "b")
+}
+
 // Promise S-266.
 func TestWhoWasSentAwayHearsSoHoweverOftenItAsks(t *testing.T) {
 	l := newLab(t)
