@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -63,7 +64,7 @@ func (w *world) checkLock(name string) {
 			}
 		}
 	}
-	limit = w.host.inside(name, inside, limit)
+	limit = w.inside(name, inside, limit)
 	if len(inside) > limit {
 		w.broke("exclusion", "lock %s is for %d, but %s", name, limit, strings.Join(slices.Sorted(maps.Values(inside)), ", and "))
 	}
@@ -91,7 +92,7 @@ func (w *world) changed(before lokt.Snapshot, c lokt.Change) {
 	if after.Token < was.Token {
 		w.broke("tokens", "lock %s: the last token was %d, and is %d now", after.Name, was.Token, after.Token)
 	}
-	slots := map[int]bool{}
+	slots, weight := map[int]bool{}, lokt.Weight{Of: math.MaxInt64}
 	for _, h := range after.Holders {
 		if slots[h.Slot] && h.Slot > 0 || h.Slot == 0 && h.Strict && h.Limit > 1 {
 			w.broke("slots", "lock %s: two have the slot %d, or one has none", after.Name, h.Slot)
@@ -99,9 +100,18 @@ func (w *world) changed(before lokt.Snapshot, c lokt.Change) {
 		if slots[h.Slot] = true; h.MaxHold > 0 && h.ExpiresAt.After(h.HeldSince.Add(h.MaxHold)) {
 			w.broke("maximum hold", "lock %s: %s may keep it for %v, and has it until %v", after.Name, h.Owner.ID, h.MaxHold, h.ExpiresAt.Sub(h.HeldSince))
 		}
+		if h.Weight.Of > 0 {
+			weight = lokt.Weight{Takes: weight.Takes + h.Weight.Takes, Of: min(weight.Of, h.Weight.Of)}
+		}
 		old, had := was.Holder(h.LeaseID)
 		if had && old.Token == h.Token {
 			continue
+		}
+		if f, now := was.Freeze, after.Freeze; f != nil && now != nil && now.ID == f.ID && now.ExpiresAt.After(before.Now) {
+			w.broke("freeze", "lock %s is frozen, and %s is let in", after.Name, h.Owner.ID)
+		}
+		if at, queued := was.Position(h.LeaseID); queued && was.Queue[at].Until.After(before.Now) && w.sentAway[h.LeaseID] {
+			w.broke("newest", "lock %s: %s is let in, and was sent away", after.Name, h.Owner.ID)
 		}
 		if h.Token <= was.Token {
 			w.broke("tokens", "lock %s: %s is let in with token %d, and there was %d before", after.Name, h.Owner.ID, h.Token, was.Token)
@@ -109,6 +119,9 @@ func (w *world) changed(before lokt.Snapshot, c lokt.Change) {
 		if !had && !passed { // to whom it is passed on comes first
 			w.checkOrder(before, after, h)
 		}
+	}
+	if weight.Takes > weight.Of {
+		w.broke("weight", "lock %s: its holders take %d of %d", after.Name, weight.Takes, weight.Of)
 	}
 }
 

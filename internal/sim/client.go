@@ -27,27 +27,32 @@ type action struct {
 	gives   time.Duration // up after this time, if not 0
 	keeps   bool          // and does not give it back
 	idle    time.Duration // before
-	how     int           // on lock files
+	how     int           // the claim is held, or what else is done
+	again   bool          // a lock that was lost is taken again, and a lease refreshed
+	curious bool          // it asks what is on record
+	paths   []string      // what its lease is about
+	closes  bool          // it gives back all, for good
 	ticket  ticket
 }
 
 // client is a process that follows a script.
 type client struct {
 	*actor
-	locker *lokt.Locker
-	todo   []action
-	lives  int
-	asks   []string      // what it waits for
-	asked  time.Time     // since when, by the store's clock
-	late   time.Duration // since when it should have had an answer
-	held   lokt.Leases   // what it was handed
-	limit  int
-	told   map[string]bool // leases whose end was noted
-	heard  grant           // what its last renewal was answered with
-	runs   []*command
-	store  *filestore.Store // lock files
-	ticket ticket           // with which it asks, or asked last
-	over   bool             // another process goes on with that
+	locker  *lokt.Locker
+	service lokt.Service
+	todo    []action
+	lives   int
+	asks    []string      // what it waits for
+	asked   time.Time     // since when, by the store's clock
+	late    time.Duration // since when it should have had an answer
+	held    lokt.Leases   // what it was handed
+	limit   int
+	told    map[string]bool // leases whose end was noted
+	heard   grant           // what its last renewal was answered with
+	runs    []*command
+	store   *filestore.Store // lock files
+	ticket  ticket           // with which it asks, or asked last
+	over    bool             // another process goes on with that
 }
 
 // believes reports whether the client was told that it holds the lock, and nothing else since.
@@ -105,6 +110,8 @@ func (w *world) populate(r *rand.Rand) {
 	}
 	tickets := rand.New(rand.NewPCG(w.o.Seed, 1<<43))
 	some := w.history == nil && tickets.IntN(3) == 0
+	mixing := rand.New(rand.NewPCG(w.o.Seed, 1<<47))
+	w.mixed = w.history == nil && mixing.IntN(2) == 0
 	operator := rand.New(rand.NewPCG(w.o.Seed, 1<<44))
 	operated := w.net && operator.IntN(2) == 0
 	if operated { // and there are moments when nobody waits
@@ -116,12 +123,18 @@ func (w *world) populate(r *rand.Rand) {
 			if c.todo = append(c.todo, newAction(r, i*100+k, ttl, one, preempt)); some {
 				c.todo[k] = withTicket(tickets, c.todo[k])
 			}
+			if w.mixed && c.todo[k].ticket.number == 0 {
+				c.todo[k] = mix(mixing, c.todo[k])
+			}
 			if operated { // or most would be over before one has acted
 				c.todo[k].touches, c.todo[k].gap = c.todo[k].touches+2, max(c.todo[k].gap, ttl/4)
 			}
 		}
 		w.scripts = append(w.scripts, c)
 		w.begin(c, 1)
+	}
+	if w.mixed {
+		w.accompany(mixing, ttl)
 	}
 	if operated {
 		w.operate(operator, ttl)
@@ -182,7 +195,8 @@ func (w *world) begin(c *client, life int) {
 	if w.history != nil {
 		service = w.history.For(service)
 	}
-	locker, err := lokt.NewLocker(ticketed{service, c}, owner, lokt.LockerOptions{
+	c.service = ticketed{service, c}
+	locker, err := lokt.NewLocker(c.service, owner, lokt.LockerOptions{
 		Keeper:  &lokt.Keeper{Elapsed: me.elapsed},
 		Observe: w.countEvent,
 	})
@@ -208,8 +222,16 @@ func (w *world) begin(c *client, life int) {
 			}
 			w.actions = append(w.actions, next.id)
 			if next.how > asGuard {
+				c.ticket = ticket{}
+			}
+			switch next.how {
+			case asLease, asFreeze:
 				c.vows(next)
-			} else {
+			case asLeader:
+				c.campaigns(next)
+			case asVisitor:
+				c.visits(next)
+			default:
 				c.perform(w, next)
 			}
 		}
@@ -267,12 +289,22 @@ func (c *client) perform(w *world, a action) {
 		if c.pass(c.ctx, pointWork, "works") != fine {
 			return
 		}
-		if err = leases.Err(); err != nil {
+		if err = leases.Err(); err != nil && a.again && len(leases) == 1 {
+			leases, err = c.reclaims(leases[0], err)
+		}
+		if err != nil {
 			w.say(c.actor, "stops: %s", w.reason(err))
+			break
+		}
+		if c.tends(a, leases[0]) {
 			break
 		}
 	}
 	c.held = nil
+	if a.closes {
+		c.closes(leases)
+		return
+	}
 	if a.keeps {
 		w.say(c.actor, "forgets %v", a.names)
 		for _, l := range leases {
@@ -298,6 +330,13 @@ func (w *world) sleep(d time.Duration) {
 
 // acquire takes what the action names.
 func (c *client) acquire(ctx context.Context, a action) (lokt.Leases, error) {
+	if c.w.mixed && a.o.Wait == 0 && len(a.names) == 1 {
+		l, got, err := c.locker.TryAcquire(ctx, a.names[0], a.o)
+		if err == nil && !got {
+			err = lokt.ErrHeld
+		}
+		return lokt.Leases{l}, err
+	}
 	if !a.nested {
 		return c.locker.AcquireAll(ctx, a.names, a.o)
 	}

@@ -31,7 +31,6 @@ type host struct {
 	inodes  uint64
 	version int // changes with what can be seen
 
-	boot     int
 	booted   time.Duration
 	wall     time.Duration // of its wall clock, ahead of the world's
 	most     time.Duration // that this ever was
@@ -49,8 +48,7 @@ type host struct {
 	tokens  map[string]uint64    // by lock, the highest
 	granted map[grant]bool       // that were seen
 	since   map[string]time.Time // by lease: who waits
-	vows    []*vow
-	lost    map[string]bool // leases whose records others have touched
+	lost    map[string]bool      // leases whose records others have touched
 }
 
 // grant is what the files never give twice.
@@ -68,7 +66,7 @@ func newHost(w *world, r *rand.Rand) *host {
 
 // system returns the host as a process sees it, which begins then. Without one it is the world that looks.
 func (h *host) system(a *actor) kernel.System {
-	boot, booted, me := fmt.Sprint("boot", h.boot), h.booted, lokt.Process{}
+	boot, booted, me := fmt.Sprint("boot", h.w.boot), h.booted, lokt.Process{}
 	if a != nil {
 		me = lokt.Process{PID: h.start(a), Boot: boot}
 		me.Start = h.running[me.PID]
@@ -239,10 +237,6 @@ func (h *host) changed(before lokt.Snapshot, after lokt.Lock) {
 	for _, n := range after.Holders {
 		if n.Token == 0 { // an empty record
 			return
-		}
-		was, now := before.Lock.Freeze, after.Freeze
-		if _, had := before.Lock.Holder(n.LeaseID); !had && was != nil && now != nil && now.ID == was.ID && now.ExpiresAt.After(before.Now) {
-			h.w.broke("freeze", "lock %s is frozen, and %s is let in", after.Name, n.Owner.ID)
 		}
 		if h.granted[grant{n.LeaseID, n.Token}] { // whose record was lost, or replaced by a change that was taken back
 			before.Lock.Holders = append(slices.DeleteFunc(before.Lock.Holders, func(o lokt.Holder) bool { return o.LeaseID == n.LeaseID }), n)

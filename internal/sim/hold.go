@@ -16,9 +16,11 @@ import (
 
 // What a client does on lock files, beside holding leases that it renews.
 const (
-	asGuard  = 1 + iota // a command runs while the process holds the lock
-	asLease             // nobody stands behind it, as with lokt lock
-	asFreeze            // which keeps everybody out
+	asGuard   = 1 + iota // a command runs while the process holds the lock
+	asLease              // nobody stands behind it, as with lokt lock
+	asFreeze             // which keeps everybody out
+	asLeader             // it leads while it holds the lock; not on lock files
+	asVisitor            // it looks, waits for a change, and removes what is stale; not on lock files
 )
 
 // furnish makes the host and its processes.
@@ -53,7 +55,7 @@ func (c *client) enter(store *filestore.Store, life int) error {
 		time.Sleep(time.Second)
 	}
 	owner.ID, owner.Session = c.name, fmt.Sprint(life)
-	c.store = store
+	c.store, c.service = store, lokt.NewManager(store)
 	c.locker, err = lokt.NewLocker(hasty{lokt.NewManager(store), c.w}, owner, lokt.LockerOptions{Keeper: &lokt.Keeper{Elapsed: c.elapsed}, Observe: c.w.countEvent})
 	return err
 }
@@ -166,35 +168,42 @@ func (c *client) gone(l *lokt.Lease) bool {
 
 // vow is what is on the disk before who asked for it is told: a lease that no program stands behind, or a freeze.
 type vow struct {
+	by               *actor
 	who, name, lease string // without a lease it is a freeze
 	token            uint64
 	limit, boot      int
-	until            time.Duration
-	asked, over      bool // its end was asked for, and acknowledged
+	until            time.Duration // by the clock of who asked
+	asked, over      bool          // its end was asked for, and acknowledged
 }
 
 // holds reports whether who asked may rely on it still.
-func (v *vow) holds(h *host) bool {
-	return !v.asked && h.w.now() < v.until && (v.boot == h.boot || !h.stepped)
+func (v *vow) holds() bool {
+	h := v.by.w.host
+	return !v.asked && !v.by.w.forcedOut[grant{v.lease, v.token}] && v.by.clock() < v.until && (h == nil || v.boot == h.w.boot || !h.stepped)
 }
 
 // vows has the client take something for good, and give it back.
 func (c *client) vows(a action) {
-	w, h, m, owner := c.w, c.w.host, lokt.NewManager(c.store), c.locker.Owner()
+	w, m, owner := c.w, c.service, c.locker.Owner()
 	owner.ID += fmt.Sprint("'s ", a.id)
-	v := &vow{who: c.name, name: a.names[0], limit: max(a.o.Limit, 1), boot: h.boot, until: w.now() + a.o.TTL - a.o.TTL/50}
+	v := &vow{by: c.actor, who: c.name, name: a.names[0], limit: max(a.o.Limit, 1), boot: w.boot}
 	what := "freeze"
 	take := func() (err error) {
+		v.until = c.clock() + a.o.TTL - a.o.TTL/50
 		_, err = m.Freeze(c.ctx, v.name, lokt.Freeze{Owner: owner, TTL: a.o.TTL})
 		return err
 	}
 	end := func() (err error) { _, err = m.Unfreeze(c.ctx, lokt.Target{Name: v.name, Owner: owner}); return err }
 	if a.how == asLease {
-		what, v.lease = "lease", lokt.NewLeaseID()
+		what = "lease"
 		take = func() error {
-			c.asks, c.asked = a.names, time.Now()
-			got, err := m.Acquire(c.ctx, lokt.Claim{Name: v.name, LeaseID: v.lease, Owner: owner, Limit: a.o.Limit, TTL: a.o.TTL, Wait: a.o.Wait})
-			c.asks, v.token = nil, got.Token
+			begun, o := c.clock(), a.o
+			c.asks, c.asked = a.names, time.Now().Add(-w.db.behind)
+			got, err := m.Acquire(c.ctx, lokt.Claim{Name: v.name, LeaseID: lokt.NewLeaseID(), Owner: owner, Limit: o.Limit, TTL: o.TTL, MaxHold: o.MaxHold, Wait: o.Wait, Refresh: a.again, Newest: o.Newest, Paths: a.paths})
+			if c.asks = nil; err == nil {
+				life := got.ExpiresAt.Sub(got.AcquiredAt)
+				v.lease, v.token, v.until = got.LeaseID, got.Token, begun+life-life/50
+			}
 			return err
 		}
 		end = func() (err error) {
@@ -202,15 +211,22 @@ func (c *client) vows(a action) {
 			return err
 		}
 	}
-	if err := take(); err != nil || v.boot != h.boot {
+	if err := take(); err != nil || v.boot != w.boot {
 		w.say(c.actor, "has no %s of %s", what, v.name)
 		return
 	}
-	h.vows = append(h.vows, v)
+	w.vows = append(w.vows, v)
 	w.say(c.actor, "has a %s of %s with token %d", what, v.name, v.token)
 	for range a.touches {
 		if w.sleep(a.gap); c.pass(c.ctx, pointWork, "works") != fine {
 			return
+		}
+		if a.again && a.how == asLease { // its owner asks again, as with lokt lock
+			was := v.token
+			err := take()
+			if v.asked = v.asked || errors.Is(err, lokt.ErrHeld); err == nil && v.token == was {
+				w.count("a lease is refreshed")
+			}
 		}
 	}
 	if a.keeps {
@@ -218,7 +234,7 @@ func (c *client) vows(a action) {
 	}
 	v.asked = true
 	err, gone := end(), (*lokt.GoneError)(nil)
-	v.over = (err == nil || errors.As(err, &gone)) && v.boot == h.boot && !c.died
+	v.over = (err == nil || errors.As(err, &gone)) && v.boot == w.boot && !c.died
 	w.say(c.actor, "gives back its %s of %s: %t", what, v.name, v.over)
 }
 
@@ -234,13 +250,13 @@ func (h *host) crashes(r *rand.Rand) {
 	h.crash(r)
 	h.lines = h.lines[:len(h.lines)-r.IntN(len(h.lines)/2+1)]
 	clear(h.running)
-	h.boot, h.booted, h.oracle = h.boot+1, w.now(), nil
+	h.w.boot, h.booted, h.oracle = h.w.boot+1, w.now(), nil
 	h.mu.Unlock()
 	clear(h.seen)
-	for _, v := range h.vows {
+	for _, v := range w.vows {
 		lock := w.look(v.name).Lock
 		_, there := lock.Holder(v.lease)
-		if there = there || v.lease == "" && lock.Freeze != nil; v.over && there && v.lease != "" || v.holds(h) && !there {
+		if there = there || v.lease == "" && lock.Freeze != nil; v.over && there && v.lease != "" || v.holds() && !there {
 			w.broke("durability", "lock %s: after a crash what %s has with token %d is there %t, and was given back %t", v.name, v.who, v.token, there, v.over)
 		}
 	}
@@ -344,16 +360,13 @@ func (h *host) lose(names ...string) {
 			h.lost[l.ID()] = h.lost[l.ID()] || slices.Contains(names, l.Name())
 		}
 	}
-	h.vows = slices.DeleteFunc(h.vows, func(v *vow) bool { return slices.Contains(names, v.name) })
+	h.w.vows = slices.DeleteFunc(h.w.vows, func(v *vow) bool { return slices.Contains(names, v.name) })
 }
 
 // inside adds those who have a lease of the lock that nobody stands behind, and returns how many may be inside.
-func (h *host) inside(name string, who map[grant]string, limit int) int {
-	if h == nil {
-		return limit
-	}
-	for _, v := range h.vows {
-		if v.name == name && v.lease != "" && v.holds(h) {
+func (w *world) inside(name string, who map[grant]string, limit int) int {
+	for _, v := range w.vows {
+		if v.name == name && v.lease != "" && v.holds() {
 			limit = min(limit, v.limit)
 			who[grant{v.lease, v.token}] = fmt.Sprintf("%s has a lease with token %d", v.who, v.token)
 		}

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +29,7 @@ type daemon struct {
 func (d *daemon) start(a *actor) {
 	d.actor = a
 	locks := lokt.NewManager(session{d.w.db, d.actor})
-	c := httpapi.Config{Locks: locks, Stop: d.ctx}
+	c := httpapi.Config{Locks: locks, Stop: d.ctx, Events: session{d.w.db, d.actor}}
 	if d.handler = nil; d.w.board == nil {
 		d.handler = httpapi.NewHandler(c)
 		return
@@ -77,6 +78,9 @@ func (n wire) RoundTrip(r *http.Request) (*http.Response, error) {
 		_ = r.Body.Close()
 	}
 	ctx, what := r.Context(), fmt.Sprintf("%s %s at %s", r.Method, shape(r.URL.Path), r.URL.Host)
+	if bytes.Contains(body, []byte(`"name":"a"`)) { // of two renewals at a time
+		what += " of a"
+	}
 	f := n.me.pass(ctx, pointSend, "sends "+what)
 	var d *daemon
 	for _, have := range n.w.daemons {
@@ -96,9 +100,13 @@ func (n wire) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, failure(ctx, f)
 	}
 	at, h := d.actor, d.handler
-	known := context.WithValue(context.WithValue(at.ctx, originKey{}, n.me.name+"'s "+r.Method), ticketKey{}, ctx.Value(ticketKey{}))
+	origin, _ := ctx.Value(originKey{}).(string)
+	known := context.WithValue(context.WithValue(at.ctx, originKey{}, cmp.Or(origin, n.me.name)+"'s "+r.Method), ticketKey{}, ctx.Value(ticketKey{}))
 	here, hangUp := context.WithCancel(known)
 	defer hangUp()
+	if r.URL.Path == "/v1/events" { // which ends when the connection does
+		defer time.AfterFunc(randomly(rand.New(rand.NewPCG(n.w.o.Seed, 1<<46+uint64(n.w.gate.round))), time.Millisecond, 30*time.Second), hangUp).Stop()
+	}
 	answer := make(chan *http.Response, 1)
 	n.w.running.Go(func() {
 		answer <- at.serve(here, h, r, body) //nolint:bodyclose // it is in memory

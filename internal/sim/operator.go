@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -68,8 +69,9 @@ func (w *world) forced(e lokt.Event) {
 	if most, looked := w.looked[e.Extra[lokt.ExtraBy]]; looked && e.Token > most {
 		w.broke("late force", "lock %s: %s of token %d, and its operator had looked at %d", e.Name, e.Type, e.Token, most)
 	}
+	w.forcedOut[grant{e.LeaseID, e.Token}] = true
 	if e.Type == lokt.EventForceBreak { // its holder hears of it with the next renewal, or relies on the last one
-		w.ended[grant{e.LeaseID, e.Token}] = w.now() + e.TTL
+		w.ended[grant{e.LeaseID, e.Token}] = w.now() + cmp.Or(e.TTL, time.Hour)
 		close(w.strike)
 		w.strike = make(chan struct{})
 	}

@@ -173,5 +173,8 @@ func mustReach() []string {
 	return append(append(mayMeet(), mustReachFiles()...), "time passes while a step waits", "a client starts again", ticketGoesOn, ticketIsLate, "waiting would be a circle", "a release fails", "the lock was lost",
 		"event takeover, expired", "event takeover, unclaimed", "event takeover, preempted", "event auto-prune, unclaimed", "event wait, granted",
 		"event wait, timeout", "event wait, cancelled", "event wait, died, not-asking", "event preempt", "event force-break", "event pass", "event freeze-deny", "event release-mismatch", "event renew-fail",
+		"a holder sees that it is asked to leave", "a leader that lost its lead leads again", "a lease is refreshed", "a lock that was lost is taken again",
+		"a locker is closed while it acquires", "a reader of events is told that some are forgotten", "a reader waits until there is an event", "a stream of events ends",
+		"all that is stale is removed", "event wait, ousted", "the queue is full",
 		"worker: started", "worker: a job goes back", "worker: stop", "worker: untold", "worker: doubt", "a job ends: completed", "a job ends: lease_expired", "a job ends: max_runtime_exceeded")
 }

@@ -21,6 +21,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/lokttest"
 )
 
@@ -84,20 +85,28 @@ type world struct {
 	chance *chance
 	vague  bool // a claim was made that the history does not have
 
-	actors  []*actor
-	db      *database
-	scripts []*client
-	probers []*client
-	running sync.WaitGroup
-	history *lokttest.Recorder
-	daemons []*daemon
-	workers []*actor
-	looked  map[string]uint64       // by operator, the last token when one looked
-	ended   map[grant]time.Duration // by force: until when its holder may rely on it
-	strike  chan struct{}           // closed at the next such end, which copies of requests wait for; nil without an operator
-	board   *board                  // nil without jobs
-	host    *host                   // nil without lock files
-	net     bool                    // clients ask daemons
+	actors    []*actor
+	db        *database
+	scripts   []*client
+	probers   []*client
+	running   sync.WaitGroup
+	history   *lokttest.Recorder
+	daemons   []*daemon
+	workers   []*actor
+	looked    map[string]uint64       // by operator, the last token when one looked
+	ended     map[grant]time.Duration // by force: until when its holder may rely on it
+	forcedOut map[grant]bool          // or passed on
+	sentAway  map[string]bool         // leases of claims for which a newer one came
+	vows      []*vow
+	log       []lokt.Event  // all that there were
+	grown     time.Duration // when the last one came
+	followers []*follower
+	mixed     bool          // clients do more than hold leases that they renew
+	strike    chan struct{} // closed at the next such end, which copies of requests wait for; nil without an operator
+	board     *board        // nil without jobs
+	boot      int           // of the host
+	host      *host         // nil without lock files
+	net       bool          // clients ask daemons
 
 	harm      float64         // how likely a wild step is harmed
 	allowed   map[string]bool // disturbances and faults of this course
@@ -185,7 +194,7 @@ func newWorld(o Options) *world {
 	r := rand.New(rand.NewPCG(o.Seed, 1<<40))
 	w := &world{
 		o: o, start: time.Now(), late: rand.New(rand.NewPCG(o.Seed, 1<<41)), reached: map[string]int{}, allowed: map[string]bool{},
-		looked: map[string]uint64{}, ended: map[grant]time.Duration{},
+		looked: map[string]uint64{}, ended: map[grant]time.Duration{}, forcedOut: map[grant]bool{}, sentAway: map[string]bool{},
 		gate: gate{arrived: make(chan struct{}, 1)},
 	}
 	w.kind = Worlds()[r.IntN(len(Worlds()))]
@@ -250,9 +259,9 @@ func (w *world) finished() bool {
 		return false
 	}
 	if w.calm && w.now()-w.calmSince > patience {
-		w.broke("wedge", "%d scripts have not ended %v after the last fault: see the end of the trace", w.live, patience)
+		w.broke("wedge", "%d scripts have not ended, or somebody has not heard of all events, %v after the last fault: see the end of the trace", w.live, patience)
 	}
-	return w.violation != nil || len(w.probers) > 0 && w.idle()
+	return w.violation != nil || len(w.probers) > 0 && w.idle() && !slices.ContainsFunc(w.followers, (*follower).behind)
 }
 
 // patience is how long everything may take to end once nothing is harmed any more.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -18,12 +19,17 @@ type database struct {
 	a *actor // which carries out what nobody waits for any more
 	*memstore.Store
 	behind time.Duration // of its clock
+	keep   int           // events, if not 0
 }
 
 func newDatabase(w *world) *database {
 	d := &database{w: w}
 	d.a = w.newActor("store", w.late)
-	d.Store = memstore.NewWith(memstore.Options{Observe: func(events []lokt.Event) {
+	if r := rand.New(rand.NewPCG(w.o.Seed, 1<<48)); r.IntN(3) == 0 {
+		d.keep = 5 + r.IntN(20)
+	}
+	d.Store = memstore.NewWith(memstore.Options{Keep: d.keep, Observe: func(events []lokt.Event) {
+		w.log, w.grown = append(w.log, events...), w.now()
 		for _, e := range events {
 			w.countEvent(e)
 			if e.Type != lokt.EventRenew || w.o.All {
@@ -105,6 +111,7 @@ func (d *database) commit(ctx context.Context, name string, change func(lokt.Sna
 		return made
 	})
 	d.w.changed(before, made)
+	d.w.checkEnds(before, made)
 	d.w.checkTicket(ctx, before, &made.Lock)
 	return err
 }
@@ -120,6 +127,7 @@ func (s session) View(ctx context.Context, name string) (lokt.Snapshot, error) {
 // List implements lokt.Store.
 func (d *database) List(ctx context.Context, f lokt.Filter) iter.Seq2[lokt.Snapshot, error] {
 	return func(yield func(lokt.Snapshot, error) bool) {
+		f.Spent = f.Spent && d.behind == 0 // which is about another clock
 		for s, err := range d.Store.List(ctx, f) {
 			if s.Now = s.Now.Add(-d.behind); !yield(s, err) {
 				return
@@ -180,6 +188,22 @@ func (s session) Wait(ctx context.Context, watch lokt.Watch) error {
 		return err
 	}
 	return failure(ctx, s.a.pass(ctx, pointReply, "hears that lock "+watch.Name+" has changed"))
+}
+
+// ReadEvents implements lokt.EventLog.
+func (s session) ReadEvents(ctx context.Context, q lokt.EventQuery) (lokt.EventPage, error) {
+	if f := s.a.pass(ctx, pointRead, "reads events"); f != fine {
+		return lokt.EventPage{}, failure(ctx, f)
+	}
+	return s.Store.ReadEvents(ctx, q)
+}
+
+// WaitEvents implements lokt.EventLog.
+func (s session) WaitEvents(ctx context.Context, after uint64) error {
+	if err := s.Store.WaitEvents(ctx, after); err != nil {
+		return err
+	}
+	return failure(ctx, s.a.pass(ctx, pointReply, "hears that there are events"))
 }
 
 // tell says an event in words.
