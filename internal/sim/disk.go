@@ -279,8 +279,18 @@ func (d *disk) Lstat(path string) (i fs.FileInfo, err error) {
 	})
 }
 
-// ReadDir implements vfs.FS. Nobody lists here.
-func (d *disk) ReadDir(string) ([]fs.DirEntry, error) { return nil, nil }
+// ReadDir implements vfs.FS.
+func (d *disk) ReadDir(dir string) (all []fs.DirEntry, err error) {
+	err = d.do(pointOpen, "list", dir, func(fault) error {
+		for path, n := range d.names {
+			if filepath.Dir(path) == dir {
+				all = append(all, fs.FileInfoToDirEntry(d.info(path, n)))
+			}
+		}
+		return nil
+	})
+	return all, err
+}
 
 // info is an fs.FileInfo.
 type info struct {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing/synctest"
 	"time"
 
@@ -29,7 +30,7 @@ func (w *world) furnish(r *rand.Rand) {
 	for _, what := range mayMeetFiles() {
 		w.allowed[what] = r.Float64() < 0.6
 	}
-	ttl := []time.Duration{time.Second, 2 * time.Second, 5 * time.Second}[r.IntN(3)]
+	ttl, mixing := []time.Duration{time.Second, 2 * time.Second, 5 * time.Second}[r.IntN(3)], rand.New(rand.NewPCG(w.o.Seed, 1<<47))
 	for i := range 2 + r.IntN(4) {
 		c := &client{actor: w.newActor(people[i], r)}
 		for k := range 1 + r.IntN(4) {
@@ -40,6 +41,9 @@ func (w *world) furnish(r *rand.Rand) {
 			}
 			if a.how == asGuard && r.IntN(2) == 0 {
 				a.o.TTL = lokt.NoTTL
+			}
+			if a.again = mixing.IntN(2) == 0; mixing.IntN(8) == 0 {
+				a.how = asVisitor
 			}
 			c.todo = append(c.todo, a)
 		}
@@ -203,6 +207,9 @@ func (c *client) vows(a action) {
 			if c.asks = nil; err == nil {
 				life := got.ExpiresAt.Sub(got.AcquiredAt)
 				v.lease, v.token, v.until = got.LeaseID, got.Token, begun+life-life/50
+			}
+			if strings.HasPrefix(v.lease, "L-") { // of a claim whose answer was lost, which the client has forgotten
+				v.lease = ""
 			}
 			return err
 		}

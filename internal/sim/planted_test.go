@@ -86,7 +86,7 @@ func (b bug) build(t *testing.T) string {
 
 // quick are the bugs that make check looks for: each is a program to be built.
 var quick = []string{
-	"early-expiry", "files-block-not-skipped", "files-lock-not-held", "job-lease-ends-early", "last-come-first-served", "limit-off-by-one", "loss-not-told", "queue-not-served", "release-of-anothers",
+	"early-expiry", "files-block-not-skipped", "files-lock-not-held", "job-lease-ends-early", "last-come-first-served", "limit-off-by-one", "loss-not-told", "queue-not-served", "reclaimed-lease-is-released", "release-of-anothers",
 	"renewal-overwrites-thief", "restart-ends-leases", "ticket-late-request", "token-not-raised",
 }
 
