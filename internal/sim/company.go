@@ -83,27 +83,25 @@ func (c *client) reclaims(l *lokt.Lease, lost error) (lokt.Leases, error) {
 
 // closes ends the client's locker while it acquires more. Another process goes on.
 func (c *client) closes(leases lokt.Leases) {
-	w, done := c.w, make(chan struct{})
-	w.script(func() {
-		defer close(done)
-		if c.pass(c.ctx, pointWork, "asks for more") == fine {
-			if l, err := c.locker.Acquire(c.apart(), "b", lokt.Options{Wait: 10 * time.Second, Strict: true}); err == nil {
-				leases = append(leases, l)
-			} else if errors.Is(err, lokt.ErrClosed) {
-				w.count("a locker is closed while it acquires")
-			}
+	var late error
+	var both sync.WaitGroup
+	both.Go(func() {
+		var l *lokt.Lease
+		if l, late = c.locker.Acquire(c.apart(), "b", lokt.Options{Wait: 10 * time.Second, Strict: true}); late == nil {
+			leases = append(leases, l)
 		}
 	})
 	c.pass(c.ctx, pointWork, "closes its locker")
 	err := c.locker.Close(c.ctx)
-	<-done
-	_, late := c.locker.Acquire(c.ctx, "b", lokt.Options{})
+	if both.Wait(); errors.Is(late, lokt.ErrClosed) {
+		c.w.count("a locker is closed while it acquires")
+	}
 	for _, l := range leases {
-		if l.Err() == nil || !errors.Is(late, lokt.ErrClosed) || err == nil && len(c.locker.Leases()) > 0 {
-			w.broke("close", "lock %s: %s has closed its locker, and its lease is %v, %d are left, and it acquires: %v", l.Name(), c.name, l.State(), len(c.locker.Leases()), late)
+		if left := c.locker.Leases(); l.Err() == nil || err == nil && len(left) > 0 {
+			c.w.broke("close", "lock %s: %s has closed its locker, whose lease is %v, and which has %d", l.Name(), c.name, l.State(), len(left))
 		}
 	}
-	c.over = w.revive(c) || c.ctx.Err() == nil
+	c.over = c.w.revive(c) || c.ctx.Err() == nil
 }
 
 // apart tells two of one process apart that do the same.
@@ -132,9 +130,6 @@ func (c *client) leads(ctx context.Context, a action, what string) {
 		all := slices.DeleteFunc(c.locker.Leases(), func(l *lokt.Lease) bool { return l.Name() != a.names[0] || l.Token() != token })
 		if terms++; terms > 1 {
 			w.count("a leader that lost its lead leads again")
-		}
-		if c.held != nil {
-			w.broke("leader", "lock %s: %s begins to lead, and its last term has not ended", a.names[0], c.name)
 		}
 		w.say(c.actor, "%s with token %d", what, token)
 		c.held, c.limit, c.told = all, a.o.Limit, map[string]bool{}

@@ -76,14 +76,6 @@ func (a *actor) elapsed() time.Duration {
 	return time.Duration(float64(now)*a.rate) + a.ahead + a.reads
 }
 
-// clock is what the actor's clock shows, without anybody's looking; on a host it is that of all.
-func (a *actor) clock() time.Duration {
-	if a.w.host != nil {
-		return a.w.now()
-	}
-	return time.Duration(float64(a.w.now())*a.rate) + a.ahead
-}
-
 // gate is where steps wait.
 type gate struct {
 	mu      sync.Mutex

@@ -183,7 +183,7 @@ type vow struct {
 // holds reports whether who asked may rely on it still.
 func (v *vow) holds() bool {
 	h := v.by.w.host
-	return !v.asked && !v.by.w.forcedOut[grant{v.lease, v.token}] && v.by.clock() < v.until && (h == nil || v.boot == h.w.boot || !h.stepped)
+	return !v.asked && !v.by.w.forcedOut[grant{v.lease, v.token}] && v.by.elapsed() < v.until && (h == nil || v.boot == h.w.boot || !h.stepped)
 }
 
 // vows has the client take something for good, and give it back.
@@ -193,7 +193,7 @@ func (c *client) vows(a action) {
 	v := &vow{by: c.actor, who: c.name, name: a.names[0], limit: max(a.o.Limit, 1), boot: w.boot}
 	what := "freeze"
 	take := func() (err error) {
-		v.until = c.clock() + a.o.TTL - a.o.TTL/50
+		v.until = c.elapsed() + a.o.TTL - a.o.TTL/50
 		_, err = m.Freeze(c.ctx, v.name, lokt.Freeze{Owner: owner, TTL: a.o.TTL})
 		return err
 	}
@@ -201,7 +201,7 @@ func (c *client) vows(a action) {
 	if a.how == asLease {
 		what = "lease"
 		take = func() error {
-			begun, o := c.clock(), a.o
+			begun, o := c.elapsed(), a.o
 			c.asks, c.asked = a.names, time.Now().Add(-w.db.behind)
 			got, err := m.Acquire(c.ctx, lokt.Claim{Name: v.name, LeaseID: lokt.NewLeaseID(), Owner: owner, Limit: o.Limit, TTL: o.TTL, MaxHold: o.MaxHold, Wait: o.Wait, Refresh: a.again, Newest: o.Newest, Paths: a.paths})
 			if c.asks = nil; err == nil {

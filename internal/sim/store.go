@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -19,16 +18,12 @@ type database struct {
 	a *actor // which carries out what nobody waits for any more
 	*memstore.Store
 	behind time.Duration // of its clock
-	keep   int           // events, if not 0
 }
 
 func newDatabase(w *world) *database {
 	d := &database{w: w}
 	d.a = w.newActor("store", w.late)
-	if r := rand.New(rand.NewPCG(w.o.Seed, 1<<48)); r.IntN(3) == 0 {
-		d.keep = 5 + r.IntN(20)
-	}
-	d.Store = memstore.NewWith(memstore.Options{Keep: d.keep, Observe: func(events []lokt.Event) {
+	d.Store = memstore.NewWith(memstore.Options{Keep: []int{0, 0, 8}[w.o.Seed%3], Observe: func(events []lokt.Event) {
 		w.log, w.grown = append(w.log, events...), w.now()
 		for _, e := range events {
 			w.countEvent(e)
@@ -196,14 +191,6 @@ func (s session) ReadEvents(ctx context.Context, q lokt.EventQuery) (lokt.EventP
 		return lokt.EventPage{}, failure(ctx, f)
 	}
 	return s.Store.ReadEvents(ctx, q)
-}
-
-// WaitEvents implements lokt.EventLog.
-func (s session) WaitEvents(ctx context.Context, after uint64) error {
-	if err := s.Store.WaitEvents(ctx, after); err != nil {
-		return err
-	}
-	return failure(ctx, s.a.pass(ctx, pointReply, "hears that there are events"))
 }
 
 // tell says an event in words.
