@@ -1,6 +1,7 @@
 package locks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -221,7 +222,7 @@ func (u *unlocking) failed(s lokt.Snapshot, err error) error {
 		if u.b.Far != nil && namedLike(u.by, other.Holders) {
 			return app.Hint(app.Worded(err, "%v: yours by name, but taken with another token of the server", text), "use that one%s", u.OrForce())
 		}
-		return app.Hint(text, "%s%s", app.SameAgent, u.OrForce())
+		return app.Hint(text, "%s%s", cmp.Or(ofJob(other.Holders[0]), app.SameAgent), u.OrForce())
 	}
 	return err
 }

@@ -300,15 +300,23 @@ func heldReason(b *app.Backend, s lokt.Snapshot, h lokt.Holder, own bool) reason
 // farDetail says what ends a hold on a server, which sees neither processes nor hosts.
 func farDetail(b *app.Backend, h lokt.Holder) string {
 	host := cmp.Or(h.Owner.Host, "its host")
-	switch job, is := strings.CutPrefix(h.Owner.ID, jobs.OwnerPrefix); {
-	case is && h.Strict && h.Owner.Host == "":
-		return "it is released when the job ends; see: lokt job show " + app.OneLine(job)
+	switch job := ofJob(h); {
+	case job != "":
+		return job
 	case h.ExpiresAt.IsZero():
 		return "only unlocking it ends it, whatever becomes of " + host
 	case h.Strict && pidStatus(b, h) == pidDead:
 		return "its guard is dead, which the server cannot know: it ends by expiring"
 	case h.Strict:
 		return fmt.Sprintf("its guard on %s renews it while its command runs; if the guard or %[1]s dies, it expires", host)
+	}
+	return ""
+}
+
+// ofJob says what ends the hold of a job, and nothing of others.
+func ofJob(h lokt.Holder) string {
+	if job, is := strings.CutPrefix(h.Owner.ID, jobs.OwnerPrefix); is && h.Strict && h.Owner.Host == "" {
+		return "it is released when the job ends; see: lokt job show " + app.OneLine(job)
 	}
 	return ""
 }

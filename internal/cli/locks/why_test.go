@@ -280,4 +280,8 @@ func TestWhatHoldsALockForAJobIsNoGuard(t *testing.T) {
 	if !strings.Contains(out, "see: lokt job show 17") || strings.Contains(out, "its guard") {
 		t.Error(out)
 	}
+	_, _, said := clitest.New(t, "ann", Commands()).With("LOKT_SERVER="+url).Lokt("unlock", "x")
+	if !strings.Contains(said, "see: lokt job show 17, or use --force") || strings.Contains(said, "LOKT_OWNER") {
+		t.Error(said)
+	}
 }
