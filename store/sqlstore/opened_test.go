@@ -96,6 +96,46 @@ func TestACopyBesideTheLogOfAnotherDatabaseIsRefused(t *testing.T) {
 	shut(t, start(t, to+".again", Options{}))
 }
 
+// Promise S-312. The log would be moved into the copy, so the process ends with everything as it is.
+func TestACopyThatIsWrittenOverAnOpenDatabaseIsNoticed(t *testing.T) {
+	t.Parallel()
+	path := spot(t)
+	opened, err := Open(t.Context(), "sqlite:"+path, Options{}) // and never closed: it stays as it is until the process ends
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := opened.backend.(*fileDB)
+	acquire(t, db, claim("x", "a", time.Hour))
+	saved := filepath.Join(t.TempDir(), "copy")
+	if err := db.Backup(t.Context(), saved); err != nil {
+		t.Fatal(err)
+	}
+	acquire(t, db, claim("y", "a", time.Hour))
+	text, err := os.ReadFile(saved)
+	if err == nil {
+		err = os.WriteFile(path, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := lokt.NewManager(db.Locks())
+	if _, err := m.Acquire(t.Context(), claim("z", "a", time.Hour)); !errors.Is(err, lokt.ErrUnavailable) || !errors.Is(err, errCopied) {
+		t.Errorf("a claim afterwards: %v", err)
+	}
+	<-db.Failed()
+	if err := db.Close(); !errors.Is(err, errCopied) {
+		t.Errorf("closed: %v", err)
+	}
+	to := path + ".ended"
+	asKilled(t, path, to)
+	if _, err := Open(t.Context(), "sqlite:"+to, Options{}); !errors.Is(err, lokt.ErrInvalid) || !strings.Contains(err.Error(), "move all files") {
+		t.Errorf("opened again: %v", err)
+	}
+	if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, text) {
+		t.Errorf("the copy has %d bytes of %d, or others: %v", len(now), len(text), err)
+	}
+}
+
 // Readers that are cancelled at any moment leave nothing behind for the next.
 func TestReadersThatAreCancelled(t *testing.T) {
 	t.Parallel()

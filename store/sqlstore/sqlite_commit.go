@@ -104,6 +104,9 @@ func (d *fileDB) ready() error {
 	if d.failure != nil {
 		return d.failure
 	}
+	if d.copied() {
+		return d.fail(errCopied)
+	}
 	if err := d.present(); err != nil {
 		if d.moved < d.write.written() { // what is in a log that was removed is saved
 			d.checkpoint()

@@ -27,6 +27,7 @@ type fileDB struct {
 	options Options
 	mark    *mark
 	file    os.FileInfo // of path, when it was opened
+	header  *os.File    // of path: closed after all connections, because that ends SQLite's locks
 	logged  os.FileInfo // of its log
 	clock   *clock
 	locks   *fileLocks
@@ -137,7 +138,11 @@ func (d *fileDB) start(ctx context.Context, old bool) (unclean bool, err error) 
 	} else if inode != nil {
 		d.opened = append(d.opened, inode)
 	}
-	if d.file, err = os.Stat(d.path); err != nil {
+	if d.header, err = os.Open(d.path); err != nil {
+		return false, err
+	}
+	d.opened = append(d.opened, d.header)
+	if d.file, err = d.header.Stat(); err != nil {
 		return false, err
 	}
 	if n := vfs.Links(d.file); n > 1 {
@@ -474,7 +479,7 @@ func (d *fileDB) tend() {
 		case <-time.After(markEvery):
 		}
 		if err := d.mark.flush(); err != nil {
-			_ = d.group.perform(ctx, &request{write: func() error { return d.fail(err) }})
+			_ = d.group.perform(ctx, &request{write: func() error { return d.unflushed(err) }})
 		}
 		if time.Since(checkpointed) >= checkpointEvery {
 			checkpointed = time.Now()
@@ -502,14 +507,30 @@ func (d *fileDB) present() error {
 	return nil
 }
 
+// errCopied is the failure of a database whose file a copy was written over. The log must not be moved into that.
+var errCopied = errors.New("something else was written over its file, so nothing is stored: to put a copy in its place, stop the daemon, " +
+	"move all files whose names begin so away, and put the copy there again")
+
+// copied reports whether a copy was written over the database's file: it is not in the state in which there is a log, as copies are.
+func (d *fileDB) copied() bool {
+	state := make([]byte, 2)
+	_, err := d.header.ReadAt(state, 18) // https://sqlite.org/fileformat.html: the versions to write and read with
+	return errors.Is(err, io.EOF) || err == nil && string(state) == "\x01\x01"
+}
+
 // fail makes the database one in which this process stores nothing any more.
 func (d *fileDB) fail(err error) error {
 	if d.failure == nil {
-		d.failure = fmt.Errorf("%w: database %s could not be flushed to the disk, so nothing is stored until another process "+
-			"has opened it: look after the disk, and restart: %w", lokt.ErrUnavailable, d.path, err)
+		d.failure = fmt.Errorf("%w: database %s: %w", lokt.ErrUnavailable, d.path, err)
 		close(d.failed)
 	}
 	return d.failure
+}
+
+// unflushed is the failure of a database that could not be flushed.
+func (d *fileDB) unflushed(err error) error {
+	return d.fail(fmt.Errorf("it could not be flushed to the disk, so nothing is stored until another process has opened it: "+
+		"look after the disk, and restart: %w", err))
 }
 
 // flushed looks at how something ended that may have flushed a file. After a flush that failed, what was written
@@ -519,6 +540,6 @@ func (d *fileDB) fail(err error) error {
 // acknowledged, and a process that opens it without such a memory moves all of it once more.
 func (d *fileDB) flushed(err error) {
 	if code(err) == sqlite3.SQLITE_IOERR_FSYNC {
-		_ = d.fail(err)
+		_ = d.unflushed(err)
 	}
 }
