@@ -36,6 +36,7 @@ func (w *world) follow(r *rand.Rand, lock string) {
 			} else {
 				f.asked = w.now()
 				err := log.WaitEvents(f.ctx, f.after)
+				w.idle() // whose mutex shows that the driver has looked
 				if f.asked = 0; err == nil {
 					w.count("a reader waits until there is an event")
 				}
@@ -112,7 +113,7 @@ func (f *follower) upTo(seq uint64) {
 // for them since nothing fails.
 func (f *follower) behind() bool {
 	is := f.after < uint64(len(f.w.log))
-	if is && f.asked > f.w.calmSince && f.w.now()-max(f.w.grown, f.asked) > 3*time.Second {
+	if is && f.w.calm && f.asked > f.w.calmSince && f.w.now()-max(f.w.grown, f.asked) > 3*time.Second {
 		f.w.broke("wake-up", "%s waits for an event after %d, and there have been %d for a while", f.name, f.after, len(f.w.log))
 	}
 	return is

@@ -261,7 +261,8 @@ func (w *world) finished() bool {
 	if w.calm && w.now()-w.calmSince > patience {
 		w.broke("wedge", "%d scripts have not ended, or somebody has not heard of all events, %v after the last fault: see the end of the trace", w.live, patience)
 	}
-	return w.violation != nil || len(w.probers) > 0 && w.idle() && !slices.ContainsFunc(w.followers, (*follower).behind)
+	late := slices.ContainsFunc(w.followers, (*follower).behind)
+	return w.idle() && len(w.probers) > 0 && !late || w.violation != nil // idle is last: its mutex shows what was read
 }
 
 // patience is how long everything may take to end once nothing is harmed any more.
