@@ -97,11 +97,13 @@ func (c *client) closes(leases lokt.Leases) {
 		c.w.count("a locker is closed while it acquires")
 	}
 	for _, l := range leases {
-		if left := c.locker.Leases(); l.Err() == nil || err == nil && len(left) > 0 {
+		if left := c.locker.Leases(); c.ctx.Err() == nil && l.Err() == nil || err == nil && len(left) > 0 {
 			c.w.broke("close", "lock %s: %s has closed its locker, whose lease is %v, and which has %d", l.Name(), c.name, l.State(), len(left))
 		}
 	}
-	c.over = c.w.revive(c) || c.ctx.Err() == nil
+	if c.over = c.ctx.Err() == nil; c.over {
+		c.w.revive(c)
+	}
 }
 
 // apart tells two of one process apart that do the same.
