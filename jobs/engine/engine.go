@@ -344,12 +344,9 @@ func (o Freeze) do(e *Engine) {
 	if e.frozen[o.Type] == o.Frozen {
 		return
 	}
-	what := jobs.EventFreeze
-	if o.Frozen {
-		e.frozen[o.Type] = true
-	} else {
-		what = jobs.EventUnfreeze
-		delete(e.frozen, o.Type)
+	what := jobs.EventUnfreeze
+	if delete(e.frozen, o.Type); o.Frozen {
+		e.frozen[o.Type], what = true, jobs.EventFreeze
 	}
 	e.must = true
 	e.note(nil, jobs.Event{Type: what, Code: o.Type})

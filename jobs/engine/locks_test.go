@@ -277,3 +277,21 @@ func TestLocksAreNotTakenForAnotherJobThatTheSameRequestGetsAfterwards(t *testin
 		t.Errorf("answered with %+v", out.Replies)
 	}
 }
+
+// The store failed after the locks were ordered, and the request comes again in the turn that has them given back.
+func TestWhatTheSameRequestTakesAgainIsNotFreeWhenItWasGivenBackBefore(t *testing.T) {
+	w := lockingWorld(t)
+	a := jobs.Request{WorkerID: "w", Wait: jobs.MaxWait}
+	o := w.order(1, a, "L")
+	*w = *lockingWorld(t)
+	out := w.turn(Call{1, Request{Request: a, LeaseID: "L"}}, Call{0, Locked{Order: o}})
+	if len(out.Orders) != 2 || out.Orders[0].Kind != FreeLocks || out.Orders[1].Kind != TakeLocks {
+		t.Fatalf("ordered are %+v", out.Orders)
+	}
+	w.submit("c", func(s *jobs.Spec) { s.Locks = []string{"y"} })
+	w.turn(Call{0, Unlocked{"L"}})
+	w.want("while they are taken", w.ask("v", "N"), jobs.DeniedEligible)
+	w.turn(Call{0, Locked{Order: out.Orders[1]}})
+	w.want("while they are held", w.ask("v", "N"), jobs.DeniedEligible)
+	w.want("waits for", w.do(Get{"c"}).(jobs.View).WaitingFor, "lock:y")
+}

@@ -213,6 +213,9 @@ func (e *Engine) take(en *entry, leaseID string) {
 	for _, key := range en.Locks {
 		n := e.name(key)
 		n.holds = append(n.without(leaseID), hold{leaseID, limits[key].Slots})
+		if u := e.unlocking[leaseID]; u != nil { // the request was sent again
+			u.names = slices.DeleteFunc(slices.Clone(u.names), func(given string) bool { return given == key })
+		}
 		for l := range n.lines {
 			e.reopen(l)
 		}
