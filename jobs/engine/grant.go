@@ -356,20 +356,18 @@ func (e *Engine) receiver(among map[string]*profile, en *entry) *waiter {
 func (e *Engine) keep(w *waiter, en *entry) {
 	e.dequeue(en)
 	w.worker.busy++
-	if len(en.Locks) > 0 {
-		e.spend(en, false)
+	if len(en.Locks) > 0 && e.cfg.Locking {
+		en.pending, w.kept = true, en
+		e.pendings[w.ask.LeaseID] = w
+		e.kept += en.Units
+		e.ends.Remove(w)
+		e.unline(w)
 		e.take(en, w.ask.LeaseID)
-		if e.cfg.Locking {
-			en.pending, w.kept = true, en
-			e.pendings[w.ask.LeaseID] = w
-			e.kept += en.Units
-			e.ends.Remove(w)
-			e.unline(w)
-			e.order(en.locksFor(w.ask.LeaseID), TakeLocks)
-			return
-		}
+		e.order(en.locksFor(w.ask.LeaseID), TakeLocks)
+		return
 	}
 	e.grant(w, en, nil)
+	e.take(en, w.ask.LeaseID)
 }
 
 // grant makes a lease and answers the request. The job is out of its line,
@@ -398,7 +396,7 @@ func (e *Engine) grant(w *waiter, en *entry, locks map[string]uint64) {
 	if en.MaxRuntime > 0 {
 		l.RunUntil, runUntil = e.Now.Wall.Add(en.MaxRuntime), plus(e.Now.Mono, en.MaxRuntime)
 	}
-	e.storeRates(en)
+	e.spend(en)
 	e.charge(en)
 	e.addLease(l, en, w.worker, plus(e.Now.Mono, e.cfg.Life()), runUntil)
 	e.touch(en)

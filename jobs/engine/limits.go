@@ -29,47 +29,48 @@ func limitsText(s *jobs.Spec) string {
 	return fmt.Sprint("\x01", limitsOf(s))
 }
 
-// pace notes until when, and by the rate of which lock, no job of a line may begin, and reports whether that is ahead.
+// pace notes until when, and by the rate of which lock, no job of a line may begin, and reports whether that is ahead. A job that is
+// kept until its locks are taken counts as if it began now.
 func (e *Engine) pace(l *line) bool {
 	l.until = e.Now.Mono
 	for i, limit := range l.limits {
 		if limit.Starts == 0 {
 			continue
 		}
+		until := e.Now.Mono - limit.Every()*time.Duration(max(limit.Burst, 1)-1)
 		if m := e.recall(rateMemo(l.names[i])); m != nil {
-			if until := m.until - limit.Every()*time.Duration(max(limit.Burst, 1)-1); until > l.until {
-				l.until, l.rate = until, i
+			until += m.until - e.Now.Mono
+		}
+		if n := e.names[l.names[i]]; n != nil {
+			for _, h := range n.holds {
+				if w := e.pendings[h.lease]; w != nil {
+					own := w.kept.Extras().Limits[l.names[i]]
+					until += own.Every()
+				}
 			}
+		}
+		if until > l.until {
+			l.until, l.rate = until, i
 		}
 	}
 	return l.until > e.Now.Mono
 }
 
-// spend counts a job among those that began, with the rates of its locks, or takes that back.
-func (e *Engine) spend(en *entry, back bool) {
+// spend counts a job among those that began, with the rates of its locks.
+func (e *Engine) spend(en *entry) {
 	for name, limit := range en.Extras().Limits {
-		m := e.recall(rateMemo(name))
-		switch {
-		case limit.Starts == 0, back && m == nil:
+		if limit.Starts == 0 {
 			continue
-		case back:
-			m.until -= limit.Every()
-		default:
-			if m == nil {
-				m = e.putMemo(jobs.Memo{ID: rateMemo(name)}, 0)
-			}
-			m.until += limit.Every()
 		}
+		m := e.recall(rateMemo(name))
+		if m == nil {
+			m = e.putMemo(jobs.Memo{ID: rateMemo(name)}, 0)
+		}
+		m.until += limit.Every()
 		m.Left = m.until - e.Now.Mono
 		m.Expires = e.Now.Wall.Add(m.Left)
 		e.fading.Fix(m)
-	}
-}
-
-// storeRates has what was spent for a job stored with this turn.
-func (e *Engine) storeRates(en *entry) {
-	for name, limit := range en.Extras().Limits {
-		if m := e.recall(rateMemo(name)); limit.Starts > 0 && m != nil && !m.fresh {
+		if !m.fresh {
 			m.fresh = true
 			e.recent = append(e.recent, m)
 		}

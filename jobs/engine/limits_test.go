@@ -141,3 +141,26 @@ func TestNoJobWaitsLongerBecauseTheClockWasSetBack(t *testing.T) {
 	w.pass(time.Second + time.Millisecond)
 	w.want("the second", ask("4").Job.ID, "b")
 }
+
+// Promise S-229. To take the locks of the first takes longer than the rate has between two.
+func TestARateCountsFromTheGrantThoughItsLocksTookLong(t *testing.T) {
+	w := newWorld(t, jobs.Config{Locking: true})
+	for _, id := range []string{"a", "b", "c"} {
+		w.submit(id, func(s *jobs.Spec) {
+			s.Locks, s.Extra = []string{"api"}, &jobs.Extra{Limits: map[string]jobs.Limit{"api": {Slots: 9, Starts: 2, Per: time.Minute, Burst: 2}}}
+		})
+	}
+	ask := jobs.Request{WorkerID: "w", Wait: jobs.MaxWait}
+	o, second := w.order(1, ask, "L"), w.order(2, ask, "M")
+	for range 3 {
+		w.pass(31 * time.Second)
+		w.want("orders while two are taken", len(w.turn(Call{3, Request{Request: jobs.Request{WorkerID: "w"}, LeaseID: "N"}}).Orders), 0)
+	}
+	for _, o := range []LockOrder{o, second} { // as many as the burst
+		w.want("granted", w.turn(Call{0, Locked{Order: o}}).Replies[0].Result.(jobs.Grant).Lease.ID, o.LeaseID)
+	}
+	w.pass(29 * time.Second)
+	w.want("orders before its time", len(w.turn(Call{4, Request{Request: jobs.Request{WorkerID: "w"}, LeaseID: "O"}}).Orders), 0)
+	w.pass(2 * time.Second)
+	w.want("at its time", w.order(5, ask, "P").JobID, "c")
+}

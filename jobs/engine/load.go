@@ -62,10 +62,6 @@ func (e *Engine) putLease(en *entry, l *jobs.Lease, life, runs time.Duration) {
 }
 
 func (e *Engine) followMemos(all []jobs.Memo) {
-	for _, w := range e.pendings { // what others have stored does not count these
-		e.spend(w.kept, true)
-		defer e.spend(w.kept, false)
-	}
 	for _, m := range all {
 		life := cmp.Or(m.Left, jobs.KeyLife)
 		if m.Lease != nil {

@@ -74,10 +74,8 @@ func (done Locked) do(e *Engine) {
 	delete(e.pendings, o.LeaseID)
 	en.pending, w.kept = false, nil
 	e.kept -= en.Units
-	e.spend(en, true)
 	queued, same := en.State == jobs.Queued, en.Token == o.Token
 	if done.Blocked == "" && !w.gone && queued && same && !e.draining && e.may(w, en) {
-		e.spend(en, false)
 		e.grant(w, en, done.Tokens)
 		return
 	}
