@@ -46,6 +46,7 @@ type tenure struct {
 	worker   *worker
 	expires  time.Duration // unless there is a heartbeat
 	runUntil time.Duration // never without a limit
+	runTold  time.Duration // the same, as its worker may be told: no later than any other process has it
 	alarm    time.Duration // deadline when it was last looked at: heartbeats move only the deadline
 	alarmAt  int           // place in engine.deadlines
 	beats    []*waiter     // that wait

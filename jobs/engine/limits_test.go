@@ -164,3 +164,22 @@ func TestARateCountsFromTheGrantThoughItsLocksTookLong(t *testing.T) {
 	w.pass(2 * time.Second)
 	w.want("at its time", w.order(5, ask, "P").JobID, "c")
 }
+
+// Promise S-87. Each replica ends it in its own time, and no worker is told that more is left of it than there is at any of them.
+func TestNoReplicaTellsOfMoreRuntimeThanIsLeftAtAnother(t *testing.T) {
+	cfg := jobs.Config{Shared: true}
+	w, other := newWorld(t, cfg), newWorld(t, cfg)
+	w.submit("a", func(s *jobs.Spec) { s.MaxRuntime = 8 * time.Second })
+	out := w.turn(Call{2, Request{Request: jobs.Request{WorkerID: "w"}, LeaseID: "l"}})
+	other.pass(2 * time.Second)
+	other.e.Follow(&out.Changes, other.now)
+	third := newWorld(t, cfg)
+	third.pass(2 * time.Second)
+	third.e = Load(cfg, jobs.Changes{Jobs: []*jobs.Record{new(*out.Changes.Jobs[0])}}, "third", third.now)
+	for name, one := range map[string]*world{"one that hears of it": other, "one that is started": third} {
+		left := one.do(Heartbeat{jobs.Heartbeat{WorkerID: "w"}, []string{"l"}}).([]jobs.LeaseAnswer)[0].RunLeft
+		if left > 6*time.Second {
+			t.Errorf("%s says that %v is left", name, left)
+		}
+	}
+}

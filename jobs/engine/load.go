@@ -18,8 +18,11 @@ func Load(cfg jobs.Config, l jobs.Changes, source string, now Instant) *Engine {
 	e.source, e.tokenFloor, e.jobs = source, l.TokenFloor, make(map[string]*entry, len(l.Jobs))
 	e.setNow(now)
 	e.offset, e.ordered = offsetOf(e.Now), now.Mono
-	e.follow(&l, func(l *jobs.Lease, _ time.Duration) (life, runs time.Duration) {
-		return e.cfg.Life(), l.RunUntil.Sub(e.Now.Wall)
+	e.follow(&l, func(l *jobs.Lease, _ time.Duration) (life, runs, told time.Duration) {
+		if told = Never; e.cfg.Shared { // how much is left at another is not known
+			told = 0
+		}
+		return e.cfg.Life(), l.RunUntil.Sub(e.Now.Wall), told
 	})
 	for _, t := range e.tenants { // they begin anew
 		t.served = 0
@@ -44,8 +47,9 @@ func (e *Engine) wait(en *entry) {
 	e.queue(en, plus(e.Now.Mono, min(ahead, backoff(en.RetryBackoff, en.Attempt))), false)
 }
 
-// putLease makes a stored lease count, for at least so long from now. Where there is a maximum runtime, so much of it is left.
-func (e *Engine) putLease(en *entry, l *jobs.Lease, life, runs time.Duration) {
+// putLease makes a stored lease count, for at least so long from now. Where there is a maximum runtime, so much of it is
+// left, and until then its worker may be told that it lasts.
+func (e *Engine) putLease(en *entry, l *jobs.Lease, life, runs, told time.Duration) {
 	expires, runUntil := plus(e.Now.Mono, life), Never
 	if until := e.Now.Wall.Add(life); until.After(l.ExpiresAt) {
 		l.ExpiresAt = until
@@ -57,6 +61,7 @@ func (e *Engine) putLease(en *entry, l *jobs.Lease, life, runs time.Duration) {
 	e.see(w)
 	w.busy++
 	e.addLease(l, en, w, expires, runUntil)
+	en.runTold = min(told, runUntil)
 	e.take(en, l.ID)
 	e.charge(en)
 }
@@ -79,13 +84,13 @@ func (e *Engine) Follow(c *jobs.Changes, now Instant) {
 	before := e.Now.Mono
 	e.setNow(now)
 	least := e.cfg.Life() - (e.Now.Mono - before)
-	e.follow(c, func(l *jobs.Lease, most time.Duration) (life, runs time.Duration) {
-		return max(l.ExpiresAt.Sub(e.Now.Wall), least), most
+	e.follow(c, func(l *jobs.Lease, most time.Duration) (life, runs, told time.Duration) {
+		return max(l.ExpiresAt.Sub(e.Now.Wall), least), most, before + most
 	})
 }
 
 // follow takes in what was stored; a lease that is new, or renewed, lasts for so long.
-func (e *Engine) follow(c *jobs.Changes, lasts func(l *jobs.Lease, maxRuntime time.Duration) (life, runs time.Duration)) {
+func (e *Engine) follow(c *jobs.Changes, lasts func(l *jobs.Lease, maxRuntime time.Duration) (life, runs, told time.Duration)) {
 	if c.Counters.Clock > e.Clock {
 		e.ordered = e.Now.Mono
 	}
@@ -109,7 +114,7 @@ func (e *Engine) follow(c *jobs.Changes, lasts func(l *jobs.Lease, maxRuntime ti
 }
 
 // followJob takes in a job as it was stored.
-func (e *Engine) followJob(r *jobs.Record, lasts func(l *jobs.Lease, maxRuntime time.Duration) (life, runs time.Duration)) {
+func (e *Engine) followJob(r *jobs.Record, lasts func(l *jobs.Lease, maxRuntime time.Duration) (life, runs, told time.Duration)) {
 	en := e.jobs[r.ID]
 	if en == nil {
 		if r.State.Ended() {
@@ -145,11 +150,11 @@ func (e *Engine) followJob(r *jobs.Record, lasts func(l *jobs.Lease, maxRuntime 
 			e.wait(en)
 		}
 	case lease != nil && held == nil:
-		life, runs := lasts(lease, r.MaxRuntime)
-		e.putLease(en, lease, life, runs)
+		life, runs, told := lasts(lease, r.MaxRuntime)
+		e.putLease(en, lease, life, runs, told)
 	case lease != nil:
 		if !lease.ExpiresAt.Equal(held.ExpiresAt) {
-			life, _ := lasts(lease, r.MaxRuntime)
+			life, _, _ := lasts(lease, r.MaxRuntime)
 			en.expires = plus(e.Now.Mono, life)
 		}
 		en.Lease = lease

@@ -18,7 +18,7 @@ import (
 
 // addLease makes a lease count.
 func (e *Engine) addLease(l *jobs.Lease, en *entry, w *worker, expires, runUntil time.Duration) {
-	en.Lease, en.tenure = l, &tenure{worker: w, expires: expires, runUntil: runUntil, alarm: min(expires, runUntil)}
+	en.Lease, en.tenure = l, &tenure{worker: w, expires: expires, runUntil: runUntil, runTold: runUntil, alarm: min(expires, runUntil)}
 	e.leases[l.ID] = en
 	e.deadlines.Push(en)
 	if runUntil != Never {
@@ -207,7 +207,7 @@ func (e *Engine) say(en *entry, answer *jobs.LeaseAnswer) {
 	answer.LeaseID, answer.ExpiresAt, answer.Cancel = en.LeaseID, en.Lease.ExpiresAt, en.Cancel
 	answer.Drain, answer.Interval = e.draining, e.cfg.Interval(len(e.leases))
 	if en.runUntil != Never {
-		answer.RunLeft = en.runUntil - e.Now.Mono
+		answer.RunLeft = max(en.runTold-e.Now.Mono, 0)
 	}
 }
 
