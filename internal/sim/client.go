@@ -380,7 +380,7 @@ func (w *world) probe() {
 		if w.board != nil {
 			s := jobs.NewSpec()
 			s.IdempotencyKey = c.name
-			w.order(c, []jobs.Spec{s}, -1-i)
+			w.order(c, [][]jobs.Spec{{s}}, -1-i)
 		} else if lockNames[name] == 1 || w.history == nil {
 			c.todo = []action{{id: -1 - i, names: []string{name}, o: lokt.Options{Limit: lockNames[name], Wait: patience, TTL: 5 * time.Second}}}
 			w.begin(c, 1)

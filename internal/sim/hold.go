@@ -81,11 +81,12 @@ func (c *client) openStore() *filestore.Store {
 
 // exit ends a process that has done what it was to do, with all that it does besides.
 func (a *actor) exit() {
-	if a.bury == nil {
+	if a.bury == nil && a.w.board == nil {
 		return
 	}
-	a.died = true
-	a.bury()
+	if a.died = true; a.bury != nil {
+		a.bury()
+	}
 	a.cancel()
 	for _, s := range a.w.gate.take(func(s *step) bool { return s.actor == a }) {
 		s.leave <- dead

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
+	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/jobs/manager"
 )
 
@@ -23,6 +24,8 @@ import (
 type daemon struct {
 	*actor
 	handler http.Handler
+	turns   *turns        // nil without jobs
+	leave   chan struct{} // closed when it is told to end; nil before it serves jobs, and then
 }
 
 // start makes a process that serves, once its scheduler, if it has one, has loaded its jobs.
@@ -34,17 +37,31 @@ func (d *daemon) start(a *actor) {
 		d.handler = httpapi.NewHandler(c)
 		return
 	}
+	b, leave := d.w.board, make(chan struct{})
+	d.turns, d.leave = &turns{Store: b.store, a: a, changed: make(chan struct{}, 1)}, nil
+	store, o := jobs.Store(d.turns), manager.Options{Config: b.config, Keep: b.keep, Locks: leased{locks}, OneStore: d.w.o.Seed%3 > 0, Observe: d.w.countJobs}
+	if b.config.Shared {
+		store = sharer{d.turns}
+	}
 	d.w.running.Go(func() {
-		for a.ctx.Err() == nil {
-			m, err := manager.Open(a.ctx, turns{d.w.board.store, a}, manager.Options{Config: d.w.board.config, Locks: locks, OneStore: d.w.o.Seed%3 > 0})
-			if err == nil {
-				c.Jobs = m
-				d.handler = httpapi.NewHandler(c)
-				<-a.ctx.Done()
-				_ = m.Close()
-				return
-			}
+		m, err := manager.Open(a.ctx, store, o)
+		for ; err != nil && a.ctx.Err() == nil; m, err = manager.Open(a.ctx, store, o) {
 			time.Sleep(time.Second)
+		}
+		if err != nil {
+			return
+		}
+		c.Jobs = m
+		d.handler, d.leave = httpapi.NewHandler(c), leave
+		select {
+		case <-a.ctx.Done():
+			_ = m.Close()
+		case <-leave: // as loktd does
+			_ = m.Drain(a.ctx)
+			time.Sleep(time.Second)
+			_ = m.Close()
+			a.pass(a.ctx, pointWork, "ends") // after those who are answered by then have heard
+			a.exit()
 		}
 	})
 }
@@ -52,8 +69,11 @@ func (d *daemon) start(a *actor) {
 // reach returns the daemons as a process sees them.
 func (w *world) reach(me *actor) *httpapi.Client {
 	var urls []string
-	for _, d := range w.daemons {
-		urls = append(urls, "http://"+d.name)
+	for i := range w.daemons {
+		if w.board != nil { // each begins with another
+			i = (i + me.index) % len(w.daemons)
+		}
+		urls = append(urls, "http://"+w.daemons[i].name)
 	}
 	c, err := httpapi.New(strings.Join(urls, ","), httpapi.ClientOptions{HTTPClient: &http.Client{Transport: wire{w, me}}})
 	if err != nil {

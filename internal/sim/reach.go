@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
 )
 
 // What may be done to a world, beside the faults that steps meet; each in some courses only.
@@ -116,6 +117,12 @@ func (w *world) disturb(r *rand.Rand) bool {
 		if d.died {
 			w.say(d.actor, "starts again")
 			d.start(w.newActor(d.name, w.late))
+		} else if d.leave != nil && r.IntN(3) == 0 {
+			w.say(d.actor, "is told to end")
+			w.count("a daemon drains")
+			close(d.leave)
+			d.leave = nil
+			return true
 		} else {
 			w.say(d.actor, "%s", what)
 			d.kill()
@@ -168,6 +175,13 @@ func (w *world) countEvent(e lokt.Event) {
 	w.count(what)
 }
 
+// countJobs counts what schedulers say has happened.
+func (w *world) countJobs(all []jobs.Event) {
+	for _, e := range all {
+		w.count("job event " + string(e.Type))
+	}
+}
+
 // mustReach is what many courses together have to meet.
 func mustReach() []string {
 	return append(append(mayMeet(), mustReachFiles()...), "time passes while a step waits", "a client starts again", ticketGoesOn, ticketIsLate, "waiting would be a circle", "a release fails", "the lock was lost",
@@ -176,5 +190,9 @@ func mustReach() []string {
 		"a holder sees that it is asked to leave", "a leader that lost its lead leads again", "a lease is refreshed", "a lock that was lost is taken again",
 		"a locker is closed while it acquires", "a reader of events is told that some are forgotten", "a reader waits until there is an event", "a stream of events ends",
 		"all that is stale is removed", "event wait, ousted", "the queue is full",
-		"worker: started", "worker: a job goes back", "worker: stop", "worker: untold", "worker: doubt", "a job ends: completed", "a job ends: lease_expired", "a job ends: max_runtime_exceeded")
+		"worker: started", "worker: a job goes back", "worker: stop", "worker: untold", "worker: doubt", "a job ends: completed", "a job ends: lease_expired", "a job ends: max_runtime_exceeded",
+		"a job ends: failed", "a job ends: cancelled", "a job ends: revoked", "a job ends: after_failed", "a job is forgotten", "a schedule has a job done",
+		"a job waits: after", "a job waits: capacity", "a job waits: lock", "a job waits: rate", "a job waits: run_at", "a job waits: unique",
+		"job event cancel_requested", "job event clock_jumped", "job event frozen", "job event retried", "job event returned", "job event skipped", "job event unfrozen",
+		"a daemon drains", "a daemon hears of another's jobs", "a worker drains", "an attempt goes on from a checkpoint", "heartbeats are sent together", "output is read")
 }

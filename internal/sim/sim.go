@@ -249,6 +249,13 @@ func (w *world) broke(kind, format string, args ...any) {
 	}
 }
 
+// deny notes a violation if that is so.
+func (w *world) deny(so bool, kind, format string, args ...any) {
+	if so {
+		w.broke(kind, format, args...)
+	}
+}
+
 // finished reports whether the course is over, and begins its last parts: calm, and fresh claims.
 func (w *world) finished() bool {
 	if !w.calm && (w.gate.round >= w.rough || w.idle()) {
@@ -285,6 +292,9 @@ func (w *world) becalm() {
 		w.host.wall = w.host.most
 	}
 	for _, d := range w.daemons {
+		if w.board != nil && d.leave == nil && d.handler != nil && !d.died { // it is about to end
+			d.kill()
+		}
 		if d.died {
 			w.say(d.actor, "starts again")
 			d.start(w.newActor(d.name, w.late))
@@ -294,6 +304,15 @@ func (w *world) becalm() {
 		w.hire("worker9", w.late)
 	}
 	w.say(w.db.a, "nothing fails from here on")
+	if w.board != nil { // what is frozen: once more later, because a request that nobody waits for may come late
+		me := w.newActor("janitor", w.late)
+		w.script(func() {
+			for range 2 {
+				w.thaw(me, w.reach(me).Jobs(), frozenTypes...)
+				time.Sleep(settleIn / 2)
+			}
+		})
+	}
 }
 
 // end ends every goroutine of the world.
