@@ -64,13 +64,15 @@ func (w *world) booked(c *jobs.Changes, now time.Time) {
 		for _, id := range r.Extras().After {
 			f := b.records[id]
 			failed := f.State.Ended() && f.State != jobs.Completed && !r.Extra.AfterAny
-			w.deny(!r.State.Ended() && failed || r.State.Active() && !f.State.Ended(), "after", "job %s is %s, and is to run after %s, which is %s", keyOf(&r.Job), r.State, keyOf(&f.Job), f.State)
+			w.deny(!r.State.Ended() && failed || r.State.Active() && !f.State.Ended(), "after",
+				"job %s is %s, and is to run after %s, which is %s", keyOf(&r.Job), r.State, keyOf(&f.Job), f.State)
 		}
 		x := r.Extras()
 		late := w.calm && w.now()-w.calmSince > settleIn && r.State == jobs.Scheduled && now.Sub(x.Ticks.Next) > settleIn
 		w.deny(late, "wedge", "schedule %s has not gone on, and should have at %v: it is %v", keyOf(&r.Job), x.Ticks, now)
 	}
-	w.deny(units > b.config.Total || holders > b.limit.Slots, "capacity", "jobs of %d units are leased, and there are %d; %d of them have one lock", units, b.config.Total, holders)
+	w.deny(units > b.config.Total || holders > b.limit.Slots, "capacity",
+		"jobs of %d units are leased, and there are %d; %d of them have one lock", units, b.config.Total, holders)
 }
 
 // granted looks whether a job might be handed out.
@@ -84,7 +86,8 @@ func (w *world) granted(was, r *jobs.Record) {
 		"job %s is granted at %v: attempt %d of %d, not before %v, schedule %q", key, b.latest, r.Attempt, r.MaxAttempts, r.RunAt, r.Extras().Cron)
 	if l.Starts > 0 && len(r.Locks) > 0 {
 		if n := len(b.starts) - max(l.Burst, 1); n >= 0 && !w.allowed[setClock] && !w.allowed[sleepAll] { // which may have it forgotten
-			w.deny(w.now()-b.starts[n] < l.Every()-time.Millisecond, "rates", "job %s is granted %v after another, at a rate of %d in %v", key, w.now()-b.starts[n], l.Starts, l.Per)
+			w.deny(w.now()-b.starts[n] < l.Every()-time.Millisecond, "rates",
+				"job %s is granted %v after another, at a rate of %d in %v", key, w.now()-b.starts[n], l.Starts, l.Per)
 		}
 		b.starts = append(b.starts, w.now())
 	}

@@ -78,12 +78,15 @@ func (w *world) begins(me *run) *task {
 func (w *world) employ(r *rand.Rand) {
 	more := rand.New(rand.NewPCG(w.o.Seed, 1<<46)) // for what came later
 	b := &board{
-		config: jobs.Config{Total: 2 + r.IntN(3), TTL: randomly(r, 2*time.Second, 20*time.Second), Grace: time.Duration(r.IntN(2)) * time.Second, Shared: w.o.Seed%2 == 0, AgeingStep: 5 * time.Second},
-		store:  w.db.Jobs(), tasks: map[string]*task{}, records: map[string]*jobs.Record{}, memos: map[string]jobs.Memo{}, stopped: map[string]time.Duration{}, frozen: map[string]bool{},
+		config: jobs.Config{Total: 2 + r.IntN(3), TTL: randomly(r, 2*time.Second, 20*time.Second), Grace: time.Duration(r.IntN(2)) * time.Second,
+			Shared: w.o.Seed%2 == 0, AgeingStep: 5 * time.Second},
+		store: w.db.Jobs(), tasks: map[string]*task{}, records: map[string]*jobs.Record{}, memos: map[string]jobs.Memo{},
+		stopped: map[string]time.Duration{}, frozen: map[string]bool{},
 		lock: "a", limit: jobs.Limit{Slots: 1}, keep: time.Duration(more.IntN(2)) * randomly(more, 10*time.Second, 10*time.Minute),
 	}
 	if more.IntN(3) > 0 {
-		b.lock, b.limit = "s", jobs.Limit{Slots: 1 + more.IntN(2), Starts: 1 + more.IntN(3), Per: randomly(more, time.Second, 6*time.Second).Truncate(time.Millisecond), Burst: more.IntN(2)}
+		b.lock, b.limit = "s", jobs.Limit{Slots: 1 + more.IntN(2), Starts: 1 + more.IntN(3),
+			Per: randomly(more, time.Second, 6*time.Second).Truncate(time.Millisecond), Burst: more.IntN(2)}
 	}
 	w.board = b
 	for i := range 1 + more.IntN(3)*int(1-w.o.Seed%2) {
@@ -105,7 +108,8 @@ func (w *world) employ(r *rand.Rand) {
 		for k := range specs {
 			s := jobs.NewSpec()
 			s.Units, s.MaxAttempts, s.IdempotencyKey = 1+r.IntN(2), 1+r.IntN(4), fmt.Sprint(c.name, k)
-			s.Payload = jsontext.Value(fmt.Sprintf(`{"touches":%d,"gap":%d,"fails":%t,"saves":%t}`, r.IntN(5), randomly(r, time.Millisecond, b.config.TTL), more.IntN(5) == 0, more.IntN(4) == 0))
+			s.Payload = jsontext.Value(fmt.Sprintf(`{"touches":%d,"gap":%d,"fails":%t,"saves":%t}`,
+				r.IntN(5), randomly(r, time.Millisecond, b.config.TTL), more.IntN(5) == 0, more.IntN(4) == 0))
 			if r.IntN(3) == 0 {
 				s.Locks = []string{b.lock}
 			}
@@ -207,7 +211,8 @@ func (w *world) watch(c *client, service jobs.Service, key string) {
 		if err == nil && state.Ended() {
 			w.say(c.actor, "sees that job %s has ended: %s, %s", key, state, code)
 			w.count("a job ends: " + code)
-			w.deny(t.told && state != jobs.Completed || state == jobs.Completed && !t.done, "lost jobs", "job %s is %s: done %t, and its worker was told so %t", key, state, t.done, t.told)
+			w.deny(t.told && state != jobs.Completed || state == jobs.Completed && !t.done, "lost jobs",
+				"job %s is %s: done %t, and its worker was told so %t", key, state, t.done, t.told)
 			w.checkOutput(c, service, key)
 			return
 		}
@@ -262,7 +267,8 @@ func (w *world) newWorker(name string, r *rand.Rand, hire func(string, *rand.Ran
 func (w *world) hire(name string, r *rand.Rand) {
 	a := w.newWorker(name, r, w.hire)
 	o := worker.WorkerOptions{
-		ID: fmt.Sprint(name, "-", a.index), Concurrency: 1 + a.index%2, Prefetch: a.index % 3, Units: a.index % 4 / 3 * 2, Wait: 5 * time.Second, Elapsed: a.elapsed, Notify: func(n worker.Notice) {
+		ID: fmt.Sprint(name, "-", a.index), Concurrency: 1 + a.index%2, Prefetch: a.index % 3, Units: a.index % 4 / 3 * 2,
+		Wait: 5 * time.Second, Elapsed: a.elapsed, Notify: func(n worker.Notice) {
 			if n.Run == nil {
 				return
 			}
