@@ -68,7 +68,7 @@ type HeartbeatAnswer struct {
 	// those of the job's that are not held for it any more, or were not for a while, so that somebody else may have them, or that go to another soon
 	LostLocks []string      `json:"lost_locks,omitempty"`
 	Interval  time.Duration `json:"heartbeat_interval_s,omitzero"` // between heartbeats, as proposed
-	RunLeft   time.Duration `json:"run_left_s,omitzero"`           // of Spec.MaxRuntime; 0 without one
+	RunLeft   time.Duration `json:"run_left_s,omitzero"`           // of Spec.MaxRuntime; 0 without one, or where it is not known: what was said before holds
 }
 
 // LeaseAnswer is the answer to one of many heartbeats: Err is nil, ErrLeaseNotFound or ErrWorkerMismatch.
