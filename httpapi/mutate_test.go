@@ -131,5 +131,7 @@ func FuzzRequests(f *testing.F) {
 	for _, text := range goodRequests() {
 		f.Add([]byte(text))
 	}
-	f.Fuzz(func(t *testing.T, text []byte) { serveText(t, mutationHandler(), text) })
+	f.Fuzz(func(t *testing.T, text []byte) {
+		synctest.Test(t, func(t *testing.T) { serveText(t, mutationHandler(), text) })
+	})
 }
