@@ -98,7 +98,7 @@ func above() map[string]int {
 		"internal/cli":     7819, // with lokt why --file
 		"internal/daemon":  2_297,
 		"internal/testkit": 1_396, // with stopping a process between its turns, and a server that tests share
-		"jobs":             2_787, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, and schedules, whatever clocks are set
+		"jobs":             2_788, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, and schedules, whatever clocks are set
 		"jobs/engine":      3_323, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, schedules and a bound on statistics: after.go, limits.go, fair.go, cron.go
 		"jobs/jobstest":    3_245, // with jobs that are leased ahead, jobs that run after others, limits on locks, turns, and schedules
 		"jobs/worker":      1_092, // with jobs that are leased ahead, and what is left of the maximum runtime

@@ -279,12 +279,12 @@ func (d *disk) Lstat(path string) (i fs.FileInfo, err error) {
 	})
 }
 
-// ReadDir implements vfs.FS.
+// ReadDir implements vfs.FS: in the order of names.
 func (d *disk) ReadDir(dir string) (all []fs.DirEntry, err error) {
 	err = d.do(pointOpen, "list", dir, func(fault) error {
-		for path, n := range d.names {
+		for _, path := range slices.Sorted(maps.Keys(d.names)) {
 			if filepath.Dir(path) == dir {
-				all = append(all, fs.FileInfoToDirEntry(d.info(path, n)))
+				all = append(all, fs.FileInfoToDirEntry(d.info(path, d.names[path])))
 			}
 		}
 		return nil

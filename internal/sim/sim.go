@@ -95,18 +95,18 @@ type world struct {
 	workers   []*actor
 	looked    map[string]uint64       // by operator, the last token when one looked
 	ended     map[grant]time.Duration // by force: until when its holder may rely on it
-	forcedOut map[grant]bool          // or passed on
+	strike    chan struct{}           // closed at the next end by force, which copies of requests wait for; nil without an operator
+	forcedOut map[grant]bool          // what was ended by force or passed on
 	sentAway  map[string]bool         // leases of claims for which a newer one came
 	vows      []*vow
 	log       []lokt.Event  // all that there were
 	grown     time.Duration // when the last one came
 	followers []*follower
-	mixed     bool          // clients do more than hold leases that they renew
-	strike    chan struct{} // closed at the next such end, which copies of requests wait for; nil without an operator
-	board     *board        // nil without jobs
-	boot      int           // of the host
-	host      *host         // nil without lock files
-	net       bool          // clients ask daemons
+	mixed     bool   // clients do more than hold leases that they renew
+	board     *board // nil without jobs
+	boot      int    // of the host
+	host      *host  // nil without lock files
+	net       bool   // clients ask daemons
 
 	harm      float64         // how likely a wild step is harmed
 	allowed   map[string]bool // disturbances and faults of this course

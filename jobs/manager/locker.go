@@ -268,11 +268,12 @@ func (k *locker) tellLost(ctx context.Context, all []jobs.LeaseAnswer) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, lostTimeout)
 	defer cancel()
-	for i := range all {
-		lost := slices.DeleteFunc(slices.Sorted(slices.Values(orders[i].Names)), func(name string) bool {
-			return !k.gone(ctx, orders[i].LeaseID, name, orders[i].Tokens[name])
+	for i := range all { // in their order; one without locks has an order without names
+		o := orders[i]
+		lost := slices.DeleteFunc(slices.Sorted(slices.Values(o.Names)), func(name string) bool {
+			return !k.gone(ctx, o.LeaseID, name, o.Tokens[name])
 		})
-		if len(lost) > 0 && k.active(orders[i].LeaseID) { // otherwise they were given back meanwhile
+		if len(lost) > 0 && k.active(o.LeaseID) { // otherwise they were given back meanwhile
 			all[i].LostLocks = lost
 		}
 	}

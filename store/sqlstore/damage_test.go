@@ -46,6 +46,10 @@ type ledger struct {
 	leased  map[string]uint64 // highest token by job
 }
 
+func newLedger() *ledger {
+	return &ledger{map[string]string{}, map[string]uint64{}, map[string]jobs.State{}, map[string]uint64{}}
+}
+
 // keep does n things of each kind, and notes what was acknowledged.
 func (l *ledger) keep(t *testing.T, db *fileDB, rng *rand.Rand, n int) {
 	t.Helper()
@@ -206,7 +210,7 @@ func TestNoDamageGoesByInSilence(t *testing.T) {
 	dir := filepath.Dir(path)
 	counts := map[string]int{}
 	for round := range 3 {
-		l := &ledger{map[string]string{}, map[string]uint64{}, map[string]jobs.State{}, map[string]uint64{}}
+		l := newLedger()
 		from := filepath.Join(dir, fmt.Sprint("from-", round))
 		db := start(t, from, Options{KeepEvents: -1})
 		l.keep(t, db, rng, 40)
@@ -421,7 +425,7 @@ func TestADamagedDocumentIsNamedAndTheRestGoesOn(t *testing.T) {
 	t.Parallel()
 	path := spot(t)
 	db := start(t, path, Options{})
-	l := &ledger{map[string]string{}, map[string]uint64{}, map[string]jobs.State{}, map[string]uint64{}}
+	l := newLedger()
 	l.keep(t, db, rand.New(rand.NewPCG(1, 2)), 9)
 	acquire(t, db, claim("bad", "a", time.Hour))
 	acquire(t, db, claim("good", "a", time.Hour))
@@ -488,7 +492,7 @@ func TestADamagedNameIsNotAFreeLock(t *testing.T) {
 	t.Parallel()
 	path := spot(t)
 	db := start(t, path, Options{})
-	l := &ledger{map[string]string{}, map[string]uint64{}, map[string]jobs.State{}, map[string]uint64{}}
+	l := newLedger()
 	l.keep(t, db, rand.New(rand.NewPCG(1, 2)), 9)
 	acquire(t, db, claim("bad", "a", time.Hour))
 	acquire(t, db, claim("good", "a", time.Hour))

@@ -120,7 +120,7 @@ func TestACopyThatIsWrittenOverAnOpenDatabaseIsNoticed(t *testing.T) {
 	}
 	m := lokt.NewManager(db.Locks())
 	if _, err := m.Acquire(t.Context(), claim("z", "a", time.Hour)); !errors.Is(err, lokt.ErrUnavailable) || !errors.Is(err, errCopied) {
-		t.Errorf("a claim afterwards: %v", err)
+		t.Fatalf("a claim afterwards: %v", err)
 	}
 	<-db.Failed()
 	if err := db.Close(); !errors.Is(err, errCopied) {

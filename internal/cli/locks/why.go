@@ -300,9 +300,9 @@ func heldReason(b *app.Backend, s lokt.Snapshot, h lokt.Holder, own bool) reason
 // farDetail says what ends a hold on a server, which sees neither processes nor hosts.
 func farDetail(b *app.Backend, h lokt.Holder) string {
 	host := cmp.Or(h.Owner.Host, "its host")
-	switch job := ofJob(h); {
-	case job != "":
-		return job
+	switch ends := ofJob(h); {
+	case ends != "":
+		return ends
 	case h.ExpiresAt.IsZero():
 		return "only unlocking it ends it, whatever becomes of " + host
 	case h.Strict && pidStatus(b, h) == pidDead:
