@@ -15,9 +15,9 @@ type Config struct {
 	TTL        time.Duration // of a lease, from the last heartbeat; 60 s
 	Grace      time.Duration // added to the TTL; 0
 	AgeingStep time.Duration // by how much a class comes before the next; 10 min
-	// how long a job that does not fit waits before capacity is kept for it; 2 min, negative: never
+	// how long a job waits before capacity, or its locks, are kept for it; 2 min, negative: never
 	ReserveAfter time.Duration
-	ReserveLimit time.Duration // how long capacity is kept for a job before that rests as long; 10 min
+	ReserveLimit time.Duration // how long capacity, or a lock, is kept for a job before that rests as long; 10 min
 	MaxParked    int           // requests that wait at the same time; beyond, they are answered at once; 20,000
 
 	// Shared says that the store belongs to several processes: heartbeats are stored before they are answered.

@@ -137,7 +137,7 @@ func NewView(j *Job, now time.Time) View {
 // What a queued job waits for.
 const (
 	WaitingCapacity = "capacity"      // it does not fit into what is free
-	WaitingReserved = "reserved_for:" // followed by the ID of the job that what is free is kept for
+	WaitingReserved = "reserved_for:" // followed by the ID of the job that what is free, or a lock, is kept for
 	WaitingUnique   = "unique"        // every worker that could take it holds a lease
 	WaitingWorker   = "no_worker"     // no worker that could take it asks
 	WaitingLock     = "lock:"         // followed by the name of the lock

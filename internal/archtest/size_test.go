@@ -95,12 +95,12 @@ func above() map[string]int {
 		".":                4697, // with the pace of a server, the rules for claims that outlive who waits for them and for holds that are passed on, and small stacks
 		"httpapi":          4839, // with renewals in batches, and their pace, claims whose hold is over, and answers that are not loktd's
 		"internal/audit":   889,
-		"internal/cli":     7819, // with lokt why --file
+		"internal/cli":     7823, // with lokt why --file
 		"internal/daemon":  2_297,
 		"internal/testkit": 1_396, // with stopping a process between its turns, and a server that tests share
-		"jobs":             2_788, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, and schedules, whatever clocks are set
-		"jobs/engine":      3_323, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, schedules and a bound on statistics: after.go, limits.go, fair.go, cron.go
-		"jobs/jobstest":    3_245, // with jobs that are leased ahead, jobs that run after others, limits on locks, turns, and schedules
+		"jobs":             2_849, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, and schedules, whatever clocks are set
+		"jobs/engine":      3_440, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, schedules and a bound on statistics: after.go, limits.go, fair.go, cron.go
+		"jobs/jobstest":    3_298, // with jobs that are leased ahead, jobs that run after others, limits on locks, turns, and schedules
 		"jobs/worker":      1_092, // with jobs that are leased ahead, and what is left of the maximum runtime
 		"store/filestore":  2_344, // with the seam for a simulated system, and what a lost fsync, and an entry that the loss of power brings back, may do
 		"store/memstore":   598,

@@ -35,7 +35,7 @@ func (c *Config) bind(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.Jobs.TTL, "lease-ttl", time.Minute, "`DURATION` of a job's lease after a heartbeat")
 	fs.DurationVar(&c.Jobs.Grace, "heartbeat-grace", 0, "`DURATION` added to the lease's TTL")
 	fs.DurationVar(&c.Jobs.AgeingStep, "ageing-step", 10*time.Minute, "`DURATION` of waiting by which a priority of jobs comes before the next")
-	fs.DurationVar(&c.Jobs.ReserveAfter, "reserve-after", 2*time.Minute, "`DURATION` that a job that does not fit waits before capacity is kept for it")
+	fs.DurationVar(&c.Jobs.ReserveAfter, "reserve-after", 2*time.Minute, "`DURATION` that a job waits before capacity, or its locks, are kept for it")
 	fs.IntVar(&c.KeepDays, "keep-days", 30, "`DAYS` that ended jobs, and their events, are kept")
 	fs.IntVar(&c.Jobs.KeepMost, "keep-jobs", 1_000_000, "`NUMBER` of ended jobs that are kept at most; negative for no limit")
 

@@ -78,6 +78,8 @@ type Engine struct {
 	unlocking map[string]*unlocking // by lease ID
 	kept      int                   // units of these
 	reserved  reservation
+	claimant  claimant
+	locked    map[*line]bool // closed because a lock is taken
 	leases    map[string]*entry
 	leased    int      // units
 	found     []*entry // leases of the heartbeats that are looked at
@@ -120,7 +122,7 @@ func newEngine(cfg jobs.Config) *Engine {
 	e := &Engine{
 		cfg: cfg.WithDefaults(), jobs: map[string]*entry{},
 		groups: map[shape]*group{},
-		frozen: map[string]bool{}, names: map[string]*name{}, pendings: map[string]*waiter{},
+		frozen: map[string]bool{}, names: map[string]*name{}, locked: map[*line]bool{}, pendings: map[string]*waiter{},
 		unlocking: map[string]*unlocking{}, leases: map[string]*entry{},
 		workers: map[string]*worker{}, waiting: map[string]*profile{}, fresh: map[string]*profile{},
 		waiters: map[uint64]*waiter{}, asked: map[requestKey]*waiter{},
@@ -383,6 +385,9 @@ func (e *Engine) Next() time.Duration {
 	if r := &e.reserved; r.job != nil && len(e.waiting) > 0 {
 		consider(plus(r.since, e.cfg.ReserveLimit))
 		consider(r.lapses)
+	}
+	if c := &e.claimant; c.job != nil && !c.job.pending {
+		consider(min(plus(c.since, e.cfg.ReserveLimit), c.lapses))
 	}
 	return next
 }

@@ -89,7 +89,9 @@ func (done Locked) do(e *Engine) {
 	}
 	switch {
 	case queued && same:
-		e.enqueue(en)
+		if e.enqueue(en); done.Blocked != "" {
+			e.refuse(en)
+		}
 	case queued: // after an attempt that another process granted
 		e.wait(en)
 	}

@@ -158,6 +158,78 @@ func TestOrdersThatAreCarriedOutAtOnceAreOneTurn(t *testing.T) {
 	w.want("waiting", w.do(Get{"c"}).(jobs.View).WaitingFor, "lock:z")
 }
 
+// Promise S-313: of jobs of the others there is always one that has a lock of the job that waits.
+func TestAJobHasItsTurnAtLocksThatJobsBehindItTakeInTurn(t *testing.T) {
+	for name, edit := range map[string]func(waits bool, i int, s *jobs.Spec){
+		"one for each of its locks": func(waits bool, i int, s *jobs.Spec) {
+			if s.Locks = []string{"x", "y"}; !waits {
+				s.Locks = s.Locks[i%2:][:1]
+			}
+		},
+		"they share what it wants for itself": func(waits bool, _ int, s *jobs.Spec) {
+			if s.Locks = []string{"x"}; !waits {
+				s.Extra = &jobs.Extra{Limits: map[string]jobs.Limit{"x": {Slots: 3}}}
+			}
+		},
+		"they are of higher priority": func(waits bool, i int, s *jobs.Spec) {
+			if s.Locks, s.Priority = []string{"x", "y"}, jobs.Background; !waits {
+				s.Locks, s.Priority = s.Locks[i%2:][:1], jobs.High
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, jobs.Config{})
+			add := func(i int) string {
+				id := fmt.Sprint("other", i)
+				w.submit(id, func(s *jobs.Spec) { edit(false, i, s) })
+				return w.ask("w", id)
+			}
+			for i := range 2 {
+				w.want("granted", add(i), fmt.Sprint("other", i))
+			}
+			w.submit("a", func(s *jobs.Spec) { edit(true, 0, s) })
+			for i := 2; ; i++ {
+				w.pass(20 * time.Second)
+				done := Complete{jobs.Completion{LeaseID: fmt.Sprint("other", i-2), WorkerID: "w", Status: jobs.Completed}}
+				if w.do(done); w.do(Get{"a"}).(jobs.View).WaitingFor == jobs.WaitingWorker {
+					w.want("granted", w.ask("w", "L"), "a")
+					break
+				}
+				if now := w.now.Mono; now > 5*time.Minute {
+					t.Fatalf("after %v it waits for %s", now, w.do(Get{"a"}).(jobs.View).WaitingFor)
+				}
+				if got := add(i); w.now.Mono < 2*time.Minute {
+					w.want("granted before its turn", got, fmt.Sprint("other", i))
+				} else {
+					w.want("granted in its turn", got, jobs.DeniedEligible)
+					w.want("waiting", w.do(Get{fmt.Sprint("other", i)}).(jobs.View).WaitingFor, "reserved_for:a")
+				}
+			}
+		})
+	}
+}
+
+// What is kept for a job is not kept for ever: somebody has one of its locks for longer.
+func TestLocksAreKeptForAJobForTenMinutesAtMost(t *testing.T) {
+	w := newWorld(t, jobs.Config{})
+	w.submit("long", func(s *jobs.Spec) { s.Locks = []string{"x"} })
+	w.want("granted", w.ask("w", "L"), "long")
+	w.submit("a", func(s *jobs.Spec) { s.Locks = []string{"x", "y"} })
+	pass := func(d time.Duration) {
+		for range d / (30 * time.Second) {
+			w.pass(30 * time.Second)
+			w.do(Heartbeat{jobs.Heartbeat{WorkerID: "w"}, []string{"L"}})
+		}
+	}
+	pass(2 * time.Minute)
+	w.submit("b", func(s *jobs.Spec) { s.Locks = []string{"y"} })
+	w.want("b in a's turn", w.ask("v", "M"), jobs.DeniedEligible)
+	pass(9 * time.Minute)
+	w.want("b in a's turn", w.ask("v", "M"), jobs.DeniedEligible)
+	pass(2 * time.Minute)
+	w.want("b after it", w.ask("v", "M"), "b")
+}
+
 // Promises S-78 and S-229: both replicas have had locks taken for a job, and one of them has granted it.
 func TestAJobWhoseLocksAreTakenWaitsForWhatAnotherReplicaHasUsedUp(t *testing.T) {
 	rate := &jobs.Extra{Limits: map[string]jobs.Limit{"api": {Slots: 9, Starts: 1, Per: time.Minute}}}

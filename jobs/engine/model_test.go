@@ -1,7 +1,5 @@
 package engine
 
-import "github.com/lokt-dev/lokt/jobs"
-
 // An independent model of the rules: lists, no indexes, everything looked at every time. The engine must answer as it does.
 
 import (
@@ -15,6 +13,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/jobs"
 )
 
 type mJob struct {
@@ -97,6 +98,10 @@ type model struct {
 	reserved *mJob
 	since    time.Duration
 	rest     time.Duration
+	claimant *mJob         // whose turn it is at its locks
+	idle0    time.Duration // one of these has been idle since then
+	lockRest time.Duration // there is none before
+	search   time.Duration // nor is one looked for
 	out      map[uint64]string
 	events   map[jobs.EventType]int
 	ended    map[jobs.State]int
@@ -497,17 +502,22 @@ func (m *model) inLine(j *mJob) bool { return j.state == jobs.Queued && j.runnab
 
 func (m *model) lockOf(j *mJob) string {
 	for _, name := range j.Locks {
-		held, most := 0, max(j.Extras().Limits[name].Slots, 1)
-		for _, l := range m.leases {
-			if slices.Contains(l.job.Locks, name) {
-				held, most = held+1, min(most, max(l.job.Extras().Limits[name].Slots, 1))
-			}
-		}
-		if held >= most {
+		if !m.room(name, j.Extras().Limits[name].Slots) {
 			return name
 		}
 	}
 	return ""
+}
+
+// room reports whether one more may have the lock, beside whom there may be so many at most, with it.
+func (m *model) room(name string, slots int) bool {
+	held, most := 0, max(slots, 1)
+	for _, l := range m.leases {
+		if slices.Contains(l.job.Locks, name) {
+			held, most = held+1, min(most, max(l.job.Extras().Limits[name].Slots, 1))
+		}
+	}
+	return held < most
 }
 
 // rateOf returns the lock whose rate keeps a job longest from beginning, and for how long.
@@ -524,7 +534,58 @@ func (m *model) rateOf(j *mJob) (lock string, left time.Duration) {
 
 func (m *model) closed(j *mJob) bool {
 	_, left := m.rateOf(j)
-	return m.frozen[""] || m.frozen[j.Type] || m.lockOf(j) != "" || left > 0
+	return m.frozen[""] || m.frozen[j.Type] || m.lockOf(j) != "" || m.yields(j) || left > 0
+}
+
+// yields reports whether a lock of the job is kept for another.
+func (m *model) yields(j *mJob) bool {
+	c := m.claimant
+	return c != nil && j.line != c.line && slices.ContainsFunc(j.Locks, func(name string) bool { return slices.Contains(c.Locks, name) })
+}
+
+// keepLocks finds the job that its locks are kept for.
+func (m *model) keepLocks() {
+	now := m.now.Mono
+	if c := m.claimant; c != nil {
+		over := c.state != jobs.Queued || !c.runnable || m.head(c) != c || m.closed(c) && (m.lockOf(c) == "" || m.frozen[""] || m.frozen[c.Type])
+		if !over {
+			if m.idle0 = min(m.idle0, now); !slices.ContainsFunc(c.Locks, func(name string) bool { return m.room(name, lokt.Shared) }) {
+				m.idle0 = Never
+			}
+			over = m.taker(c) <= now
+		}
+		if now >= plus(m.idle0, m.cfg.ReserveLimit) {
+			over, m.lockRest = true, now+m.cfg.ReserveLimit
+		}
+		if over {
+			m.claimant = nil
+			m.reopen()
+		}
+	}
+	if m.claimant != nil || now < m.search {
+		return
+	}
+	m.idle0, m.search = Never, now+LockRetry
+	for _, j := range m.jobs {
+		if m.inLine(j) && m.head(j) == j && m.lockOf(j) != "" && now >= m.lockRest && m.cfg.ReserveAfter >= 0 && !m.frozen[""] && !m.frozen[j.Type] && now >= plus(j.ready, m.cfg.ReserveAfter) && m.taker(j) > now &&
+			(m.claimant == nil || j.before(m.claimant)) {
+			m.claimant = j
+		}
+	}
+	m.reopen()
+}
+
+func (j *mJob) before(o *mJob) bool { return j.ord < o.ord || j.ord == o.ord && j.seq < o.seq }
+
+// head returns the first job of a job's line.
+func (m *model) head(of *mJob) *mJob {
+	first := of
+	for _, j := range m.jobs {
+		if m.inLine(j) && j.line == of.line && j.before(first) {
+			first = j
+		}
+	}
+	return first
 }
 
 func (m *model) heard(worker string, by *Request) {
@@ -758,6 +819,7 @@ func lineOf(j *mJob) string {
 }
 
 func (m *model) reserve() {
+	m.keepLocks()
 	if j := m.reserved; j != nil {
 		switch {
 		case j.state != jobs.Queued || !j.runnable || !j.open:
@@ -942,7 +1004,7 @@ func (m *model) denial(w *mWait) (string, time.Duration) {
 			next = min(next, j.readyWall.Sub(m.now.Wall))
 		}
 		_, left := m.rateOf(j)
-		if j.state == jobs.Queued && j.runnable && !m.frozen[""] && !m.frozen[j.Type] && m.lockOf(j) == "" && left > 0 {
+		if j.state == jobs.Queued && j.runnable && !m.frozen[""] && !m.frozen[j.Type] && m.lockOf(j) == "" && !m.yields(j) && left > 0 {
 			next = min(next, left)
 		}
 	}
@@ -966,6 +1028,8 @@ func (m *model) waitingFor(j *mJob) string {
 		return "run_at"
 	case m.lockOf(j) != "":
 		return "lock:" + m.lockOf(j)
+	case m.yields(j):
+		return "reserved_for:" + m.claimant.id
 	case m.closed(j):
 		name, _ := m.rateOf(j)
 		return "rate:" + name
@@ -997,7 +1061,7 @@ func (m *model) restart(now Instant, running map[string]bool) {
 	m.now = Instant{Wall: now.Wall.UTC().Truncate(time.Millisecond), Mono: now.Mono}
 	m.offset, m.clockAt = m.now.Wall.Sub(time.Unix(0, 0))-now.Mono, now.Mono
 	m.served, m.virtual = map[string]int64{}, map[jobs.Priority]int64{}
-	m.waits, m.workers, m.reserved, m.rest = nil, map[string]*mSeen{}, nil, 0
+	m.waits, m.workers, m.reserved, m.rest, m.claimant, m.lockRest, m.search = nil, map[string]*mSeen{}, nil, 0, nil, 0, 0
 	for _, l := range m.leases {
 		m.heard(l.worker, nil)
 		l.expires = now.Mono + m.cfg.TTL + m.cfg.Grace
@@ -1029,6 +1093,9 @@ func (m *model) restart(now Instant, running map[string]bool) {
 		if j.attempt == 0 && !j.RunAt.Truncate(time.Millisecond).After(m.now.Wall) { // its time had come, also if the clock was set back
 			ahead = min(ahead, 0)
 		}
+		if j.attempt > 0 {
+			ahead = min(ahead, m.backoff(j))
+		}
 		j.runnable = ahead <= 0 && m.obstacle(j) == ""
 		switch {
 		case m.obstacle(j) != "":
@@ -1040,7 +1107,7 @@ func (m *model) restart(now Instant, running map[string]bool) {
 		case j.attempt == 0:
 			j.wallDue, j.monoDue = j.readyWall, 0
 		default:
-			j.wallDue, j.monoDue = time.Time{}, now.Mono+min(ahead, m.backoff(j))
+			j.wallDue, j.monoDue = time.Time{}, now.Mono+ahead
 		}
 	}
 }

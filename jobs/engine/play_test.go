@@ -392,6 +392,9 @@ func (g *game) step() error {
 	}
 	out := g.e.Turn(g.now, all, nil)
 	want := g.m.turn(g.now, theirs)
+	if g.e.claimant.job != nil {
+		g.did["a claimant"]++
+	}
 	got := map[uint64]string{}
 	for _, r := range out.Replies {
 		if _, twice := got[r.ID]; twice {
@@ -782,7 +785,7 @@ func TestEngineAnswersAsTheModelDoes(t *testing.T) {
 		"granted", "granted again", "restart", "statistics", "clock set", jobs.DeniedEmpty, jobs.DeniedCapacity, jobs.DeniedEligible, "lease_not_found", "worker_mismatch",
 		"idempotency_conflict", "waiting for capacity", "waiting for reserved_for", "waiting for unique", "waiting for no_worker",
 		"waiting for lock", "waiting for run_at", "waiting for frozen", "waiting for after", "waiting for rate",
-		"tick", "tick skipped",
+		"a claimant", "tick", "tick skipped",
 	} {
 		if did[what] == 0 {
 			t.Errorf("it never came to %q: %v", what, did)

@@ -116,6 +116,7 @@ func (e *Engine) dropLine(l *line) {
 	g := l.group
 	g.open.Remove(l)
 	e.paces.Remove(l)
+	delete(e.locked, l)
 	delete(g.lines, l.alike)
 	e.part(l)
 	for _, name := range l.names {
@@ -139,6 +140,9 @@ func (e *Engine) reopen(l *line) {
 			closed = jobs.WaitingLock + name
 		}
 	}
+	if closed == "" && l.yields(&e.claimant) {
+		closed = jobs.WaitingReserved + e.claimant.job.ID
+	}
 	e.paces.Remove(l)
 	if closed == "" && e.pace(l) {
 		closed = jobs.WaitingRate + l.names[l.rate]
@@ -146,6 +150,9 @@ func (e *Engine) reopen(l *line) {
 	}
 	was := l.closed
 	l.closed = closed
+	if delete(e.locked, l); l.wantsLock() {
+		e.locked[l] = true
+	}
 	switch {
 	case closed != "":
 		l.group.open.Remove(l)

@@ -1,10 +1,14 @@
 package engine
 
-// The reservation: capacity that is kept for a job which would starve, because smaller ones take what becomes free.
+// What is kept for a job that would starve: capacity, because smaller ones take what becomes free, or its locks, because others take
+// one of them whenever another is free.
 
 import (
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/heap"
 	"github.com/lokt-dev/lokt/jobs"
 )
@@ -24,6 +28,7 @@ type reservation struct {
 
 // reserve brings the reservation up to date.
 func (e *Engine) reserve() {
+	e.keepLocks()
 	r := &e.reserved
 	if r.job != nil {
 		switch {
@@ -117,4 +122,103 @@ func (r *reservation) first(h *heap.Heap[*line]) *entry {
 		}
 	}
 	return first
+}
+
+// claimant is the job whose turn it is at its locks: the first in order of those that have waited for them for long enough. No
+// other job gets one of them before it.
+type claimant struct {
+	job    *entry        // nil without one
+	since  time.Duration // a lock is kept for it since then that another job could have; never if there is none
+	rest   time.Duration // there is none before
+	look   time.Duration // for one, not before
+	lapses time.Duration // as that of a reservation
+	barred bool          // somebody outside was in its way
+}
+
+// keepLocks brings the claimant up to date.
+func (e *Engine) keepLocks() {
+	c, now := &e.claimant, e.Now.Mono
+	if en := c.job; en != nil && !en.pending {
+		l, over := en.line, true
+		if l != nil && l.head() == en && (l.closed == "" || l.wantsLock()) {
+			if c.since = min(c.since, now); !e.idles(en) {
+				c.since = Never
+			}
+			c.lapses = e.takenUntil(l)
+			over = c.lapses <= now
+		}
+		if now >= plus(c.since, e.cfg.ReserveLimit) {
+			over, c.rest = true, plus(now, e.cfg.ReserveLimit)
+		}
+		if over {
+			e.claim(nil)
+		}
+	}
+	if c.job == nil && now >= c.look {
+		c.look = plus(now, LockRetry)
+		var first *entry
+		for l := range e.locked {
+			if (first == nil || l.head().Before(&first.Job)) && e.mayClaim(l) {
+				first = l.head()
+			}
+		}
+		e.claim(first)
+	}
+}
+
+// claim makes a job the claimant, or nobody, and opens and closes the lines that this is about.
+func (e *Engine) claim(en *entry) {
+	c := &e.claimant
+	was := c.job
+	if c.job = en; en != nil {
+		c.since, c.lapses, c.barred = Never, e.takenUntil(en.line), false
+	}
+	for _, of := range []*entry{was, en} {
+		if of == nil {
+			continue
+		}
+		for _, key := range of.Locks {
+			if n := e.names[key]; n != nil {
+				for l := range n.lines {
+					e.reopen(l)
+				}
+			}
+		}
+	}
+}
+
+// mayClaim reports whether the first job of the line, which waits for a lock, has done so for long enough, and has a worker.
+func (e *Engine) mayClaim(l *line) bool {
+	since := plus(l.head().since, e.cfg.ReserveAfter)
+	return e.cfg.ReserveAfter >= 0 && e.Now.Mono >= max(since, e.claimant.rest) && e.takenUntil(l) > e.Now.Mono
+}
+
+// idles reports whether another job could have one of the job's locks now.
+func (e *Engine) idles(en *entry) bool {
+	return slices.ContainsFunc(en.Locks, func(key string) bool { return !e.names[key].taken(lokt.Shared) })
+}
+
+// wantsLock reports whether the line is closed because a lock is taken.
+func (l *line) wantsLock() bool { return strings.HasPrefix(l.closed, jobs.WaitingLock) }
+
+// yields reports whether the line has to wait because one of its locks is kept for the claimant.
+func (l *line) yields(c *claimant) bool {
+	return c.job != nil && c.job.line != l && slices.ContainsFunc(l.names, func(key string) bool { return slices.Contains(c.job.Locks, key) })
+}
+
+// refuse notes that a job did not get a lock, because of somebody outside.
+func (e *Engine) refuse(en *entry) {
+	c := &e.claimant
+	if c.job == nil && en.line.head() == en && e.mayClaim(en.line) {
+		e.claim(en)
+	}
+	c.barred = c.barred || c.job == en
+}
+
+// Claimant returns the locks of the job whose turn it is at them, if somebody outside was in its way; they are nobody's otherwise.
+func (e *Engine) Claimant() (o LockOrder) {
+	if c := &e.claimant; c.job != nil && c.barred {
+		o = c.job.locksFor("")
+	}
+	return o
 }

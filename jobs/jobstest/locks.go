@@ -1,8 +1,10 @@
 package jobstest
 
 import (
+	"context"
 	"fmt"
 	"maps"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,16 +32,18 @@ func TestLocks(t *testing.T, one bool, open func(t *testing.T) (jobs.Store, lokt
 	for _, test := range []struct {
 		name string
 		run  func(e *env, service lokt.Service)
+		jobs.Config
 	}{
-		{"of jobs with the same locks none waits", nobodyWaits},
-		{"what is freed goes to whoever waits for it", freedIsHandedOn},
-		{"a job has all its locks or none", allLocksOrNone},
-		{"jobs share slots with whoever has one, and what is refused does not count for the rate", slotsAreShared},
+		{name: "of jobs with the same locks none waits", run: nobodyWaits},
+		{name: "what is freed goes to whoever waits for it", run: freedIsHandedOn},
+		{name: "a job has all its locks or none", run: allLocksOrNone},
+		{name: "jobs share slots with whoever has one, and what is refused does not count for the rate", run: slotsAreShared},
+		{"a job has its turn at locks that others always wait for", turnsAtLocks, jobs.Config{ReserveAfter: 50 * time.Millisecond}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			store, service := open(t)
 			t.Cleanup(func() { _ = store.Close() })
-			m, err := manager.Open(storeContext(t), store, manager.Options{Locks: service, OneStore: one})
+			m, err := manager.Open(storeContext(t), store, manager.Options{Config: test.Config, Locks: service, OneStore: one})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -131,6 +135,55 @@ func slotsAreShared(e *env, service lokt.Service) {
 	e.complete(e.grant(ask("w", waiting(jobs.MaxWait))), jobs.Completed)
 	e.waitsFor(c, jobs.WaitingRate+"x")
 	e.expect(a, jobs.Completed)
+}
+
+// turnsAtLocks has two outside take turns at each of two locks, so that one of them always waits (promise S-313).
+func turnsAtLocks(e *env, service lokt.Service) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	ctx, stop := context.WithCancel(e.Context())
+	defer stop()
+	names := []string{"x", "y"}
+	for i, name := range []string{"x", "x", "y", "y"} {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				held := lokt.Target{Name: name, LeaseID: lokt.NewLeaseID()}
+				_, err := service.Acquire(e.within(), lokt.Claim{Name: name, LeaseID: held.LeaseID, Owner: lokt.Owner{ID: fmt.Sprint("outside", i)}, Wait: patience})
+				for queued := false; err == nil && !queued && ctx.Err() == nil; time.Sleep(time.Millisecond) {
+					s, err := service.Get(ctx, name)
+					queued = err == nil && len(s.Lock.Queue) > 0
+				}
+				if _, err = service.Release(e.within(), held); err != nil {
+					e.Errorf("giving back: %v", err)
+				}
+			}
+		})
+	}
+	for _, name := range names {
+		for held, end := false, time.Now().Add(patience); !held; time.Sleep(time.Millisecond) {
+			s, err := service.Get(e.within(), name)
+			if e.must(err); time.Now().After(end) {
+				e.Fatalf("nobody waits for %s: %+v", name, s)
+			}
+			held = len(s.Live()) > 0 && len(s.Lock.Queue) > 0
+		}
+	}
+	id := e.submit(locks(names...))
+	for range 2 {
+		g := e.grant(ask("w", waiting(jobs.MaxWait)))
+		for _, name := range names {
+			s, err := service.Get(e.within(), name)
+			e.must(err)
+			for _, h := range s.Live() {
+				if h.Owner.ID != jobs.OwnerPrefix+g.Job.ID {
+					e.Errorf("beside the job, %s is held by %s", name, h.Owner)
+				}
+			}
+		}
+		e.complete(g, jobs.Completed)
+		e.expect(id, jobs.Completed)
+		id = e.submit(locks(names...))
+	}
 }
 
 func lockTokensSurvive(r *restarts) {

@@ -75,19 +75,46 @@ func over[T any](w *wire, what string, do func() (T, error)) (v T, err error) {
 // farLocks and farJobs are stores at the other end of a wire.
 type farLocks struct {
 	lokt.Service
-	w *wire
+	w      *wire
+	leases *sync.Map // IDs of those of jobs
+}
+
+// asked is over. Time limits are none for a manager that stands still; only who stands in a queue need not wait for the answer,
+// and the request goes on.
+func asked[T any](ctx context.Context, f farLocks, what, leaseID string, do func(context.Context) (T, error)) (T, error) {
+	type answer struct {
+		v   T
+		err error
+	}
+	got := make(chan answer, 1)
+	go func() {
+		v, err := over(f.w, what, func() (T, error) { return do(context.WithoutCancel(ctx)) })
+		got <- answer{v, err}
+	}()
+	if _, job := f.leases.Load(leaseID); job {
+		ctx = context.WithoutCancel(ctx)
+	}
+	select {
+	case a := <-got:
+		return a.v, a.err
+	case <-ctx.Done():
+		return *new(T), ctx.Err()
+	}
 }
 
 func (f farLocks) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error) {
-	return over(f.w, "acquire", func() (lokt.Holder, error) { return f.Service.Acquire(context.WithoutCancel(ctx), c) })
+	if c.Strict {
+		f.leases.Store(c.LeaseID, true)
+	}
+	return asked(ctx, f, "acquire", c.LeaseID, func(ctx context.Context) (lokt.Holder, error) { return f.Service.Acquire(ctx, c) })
 }
 
 func (f farLocks) Renew(ctx context.Context, r lokt.Renewal) (lokt.Holder, error) {
-	return over(f.w, "renew", func() (lokt.Holder, error) { return f.Service.Renew(context.WithoutCancel(ctx), r) })
+	return asked(ctx, f, "renew", r.LeaseID, func(ctx context.Context) (lokt.Holder, error) { return f.Service.Renew(ctx, r) })
 }
 
 func (f farLocks) Release(ctx context.Context, t lokt.Target) ([]lokt.Holder, error) {
-	return over(f.w, "release", func() ([]lokt.Holder, error) { return f.Service.Release(context.WithoutCancel(ctx), t) })
+	return asked(ctx, f, "release", t.LeaseID, func(ctx context.Context) ([]lokt.Holder, error) { return f.Service.Release(ctx, t) })
 }
 
 func (f farLocks) Get(ctx context.Context, name string) (lokt.Snapshot, error) {
@@ -121,7 +148,7 @@ func newApart(t *testing.T, n int, ttl time.Duration) *apart {
 	for range n {
 		w := &wire{fate: func(string, bool) (time.Duration, bool) { return 0, false }}
 		a.wires = append(a.wires, w)
-		a.managers = append(a.managers, a.openOn(t, farJobs{a.replica(), w}, farLocks{a.locks, w}))
+		a.managers = append(a.managers, a.openOn(t, farJobs{a.replica(), w}, farLocks{a.locks, w, &sync.Map{}}))
 	}
 	synctest.Wait()
 	return a

@@ -23,6 +23,9 @@ type locker struct {
 
 	mu    sync.Mutex
 	tails map[string]chan struct{} // by lease: closed when the last order so far has been followed
+
+	standing string // the ID of the job for whose locks somebody stands in their queues; under m.mu
+	leave    context.CancelFunc
 }
 
 // Bounds on what others may make the locker wait.
@@ -30,6 +33,7 @@ const (
 	lockTimeout = 5 * time.Second // for an answer of the lock service
 	// for the answer to a heartbeat: what is not known by then is told with the next
 	lostTimeout = time.Second
+	keptLife    = 30 * time.Second      // of a lock that is kept for a job whose manager is gone
 	minWatch    = 50 * time.Millisecond // between tries of a lock: what seems to be free may be refused all the same
 	atOnce      = 64                    // renewals under way, so that each may take a while, and they share what it takes to store them
 )
@@ -40,9 +44,12 @@ func newLocker(m *Manager, s lokt.Service) *locker {
 
 func (k *locker) claim(o engine.LockOrder, name string) lokt.Claim {
 	return lokt.Claim{
-		Name: name, LeaseID: o.LeaseID, Owner: lokt.Owner{ID: jobs.OwnerPrefix + o.JobID, AnySession: true}, Strict: true,
-		TTL: k.life, Limit: o.Limits[name].Slots,
+		Name: name, LeaseID: o.LeaseID, Owner: jobOwner(o.JobID), Strict: true, TTL: k.life, Limit: o.Limits[name].Slots,
 	}
+}
+
+func jobOwner(jobID string) lokt.Owner {
+	return lokt.Owner{ID: jobs.OwnerPrefix + jobID, AnySession: true}
 }
 
 // within carries out an order in a step of the store.
@@ -169,7 +176,7 @@ func (k *locker) freeLeft(err error, name string) (freed bool) {
 // left reports whether a lease is of a job of this store, and neither active nor about to be.
 func (k *locker) left(jobID, leaseID string) bool {
 	k.m.mu.Lock()
-	wanted, lives := k.m.engine.Wanted(leaseID), k.m.engine.Lives(jobID)
+	wanted, lives := k.m.engine.Wanted(leaseID) || jobID == k.standing, k.m.engine.Lives(jobID)
 	k.m.mu.Unlock()
 	if wanted || lives {
 		return !wanted && !k.m.cfg.Shared // otherwise another manager may be about to grant it
@@ -178,6 +185,57 @@ func (k *locker) left(jobID, leaseID string) bool {
 	defer cancel()
 	_, err := k.m.store.Ended(ctx, jobID)
 	return err == nil
+}
+
+// stand has the manager stand in the queues of the locks of the job whose turn it is at them, and of no other: those outside
+// always wait for them otherwise.
+func (k *locker) stand(o engine.LockOrder) {
+	if o.JobID == k.standing {
+		return
+	}
+	if k.leave != nil {
+		k.leave()
+	}
+	k.standing, k.leave = o.JobID, nil
+	if o.JobID == "" {
+		return
+	}
+	var ctx context.Context
+	ctx, k.leave = context.WithCancel(k.m.ctx)
+	k.m.tasks.Go(func() {
+		for ctx.Err() == nil {
+			k.standIn(ctx, o)
+			select {
+			case <-ctx.Done():
+			case <-time.After(engine.LockRetry):
+			}
+		}
+	})
+}
+
+// standIn waits for the locks, one after another in order of name, and keeps them until it is over or one is lost. The holds are the
+// job's own, and not strict: what it takes for a lease it gets beside them.
+func (k *locker) standIn(ctx context.Context, o engine.LockOrder) {
+	l, err := lokt.NewLocker(k.service, jobOwner(o.JobID), lokt.LockerOptions{})
+	if err != nil {
+		return
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockTimeout)
+		defer cancel()
+		_ = l.Close(ctx) // what is not given back ends by itself
+	}()
+	ctx, lost := context.WithCancel(ctx)
+	defer lost()
+	for _, name := range slices.Sorted(slices.Values(o.Names)) {
+		lease, err := l.Acquire(ctx, name, lokt.Options{TTL: keptLife, Wait: -1, Limit: o.Limits[name].Slots})
+		if err != nil {
+			return
+		}
+		context.AfterFunc(lease.Context(), lost)
+		k.m.tell(engine.Vacant{Lock: name})
+	}
+	<-ctx.Done()
 }
 
 // renew keeps the locks of leased jobs alive, until the manager is closed.

@@ -289,6 +289,9 @@ func (m *Manager) stored(out *engine.Outcome, took time.Duration) {
 	for _, name := range out.Blocked {
 		m.locks.watch(name)
 	}
+	if m.locks != nil {
+		m.locks.stand(m.engine.Claimant())
+	}
 	for _, r := range out.Replies {
 		m.answerLocked(r)
 	}

@@ -315,10 +315,14 @@ func farDetail(b *app.Backend, h lokt.Holder) string {
 
 // ofJob says what ends the hold of a job, and nothing of others.
 func ofJob(h lokt.Holder) string {
-	if job, is := strings.CutPrefix(h.Owner.ID, jobs.OwnerPrefix); is && h.Strict && h.Owner.Host == "" {
-		return "it is released when the job ends; see: lokt job show " + app.OneLine(job)
+	job, is := strings.CutPrefix(h.Owner.ID, jobs.OwnerPrefix)
+	switch {
+	case !is || h.Owner.Host != "":
+		return ""
+	case !h.Strict:
+		return "it is kept for the job, which is next; see: lokt job show " + app.OneLine(job)
 	}
-	return ""
+	return "it is released when the job ends; see: lokt job show " + app.OneLine(job)
 }
 
 // queuedReason describes the waiters, if there are any.
