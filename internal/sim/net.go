@@ -39,7 +39,7 @@ func (d *daemon) start(a *actor) {
 	}
 	b, leave := d.w.board, make(chan struct{})
 	d.turns, d.leave = &turns{Store: b.store, a: a, changed: make(chan struct{}, 1)}, nil
-	store, o := jobs.Store(d.turns), manager.Options{Config: b.config, Keep: b.keep, Locks: leased{locks}, OneStore: d.w.o.Seed%3 > 0, Observe: d.w.countJobs}
+	store, o := jobs.Store(d.turns), manager.Options{Config: b.config, Keep: b.keep, Locks: leased{locks, d.w}, OneStore: d.w.o.Seed%3 > 0, Observe: d.w.countJobs}
 	if b.config.Shared {
 		store = sharer{d.turns}
 	}

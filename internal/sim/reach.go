@@ -192,7 +192,7 @@ func mustReach() []string {
 		"all that is stale is removed", "event wait, ousted", "the queue is full",
 		"worker: started", "worker: a job goes back", "worker: stop", "worker: untold", "worker: doubt", "a job ends: completed", "a job ends: lease_expired", "a job ends: max_runtime_exceeded",
 		"a job ends: failed", "a job ends: cancelled", "a job ends: revoked", "a job ends: after_failed", "a job is forgotten", "a schedule has a job done",
-		"a job waits: after", "a job waits: capacity", "a job waits: lock", "a job waits: rate", "a job waits: run_at", "a job waits: unique",
+		"a job waits: after", "a job waits: capacity", "a job waits: lock", "a job waits: rate", "a job waits: run_at", "a job waits: unique", "a scheduler stands in a queue for a job",
 		"job event cancel_requested", "job event clock_jumped", "job event frozen",
 		"job event retried", "job event returned", "job event skipped", "job event unfrozen",
 		"a daemon drains", "a daemon hears of another's jobs", "a worker drains",

@@ -194,7 +194,10 @@ func (s *turns) hear() {
 }
 
 // leased has steps say for which lease a lock is changed: those of several jobs that share it are told apart by that.
-type leased struct{ lokt.Service }
+type leased struct {
+	lokt.Service
+	w *world
+}
 
 func forLease(ctx context.Context, id string) context.Context {
 	return context.WithValue(ctx, originKey{}, "lease "+id)
@@ -202,6 +205,9 @@ func forLease(ctx context.Context, id string) context.Context {
 
 // Acquire implements lokt.Service.
 func (s leased) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error) {
+	if !c.Strict {
+		s.w.count("a scheduler stands in a queue for a job")
+	}
 	return s.Service.Acquire(forLease(ctx, c.LeaseID), c)
 }
 

@@ -88,6 +88,8 @@ func (w *world) employ(r *rand.Rand) {
 		b.lock, b.limit = "s", jobs.Limit{Slots: 1 + more.IntN(2), Starts: 1 + more.IntN(3),
 			Per: randomly(more, time.Second, 6*time.Second).Truncate(time.Millisecond), Burst: more.IntN(2)}
 	}
+	waits := rand.New(rand.NewPCG(w.o.Seed, 1<<47))
+	b.config.ReserveAfter, b.config.ReserveLimit = randomly(waits, 100*time.Millisecond, time.Minute), randomly(waits, time.Second, 5*time.Minute)
 	w.board = b
 	for i := range 1 + more.IntN(3)*int(1-w.o.Seed%2) {
 		w.daemons = append(w.daemons, &daemon{})
