@@ -225,14 +225,12 @@ func (k *locker) standIn(ctx context.Context, o engine.LockOrder) {
 		defer cancel()
 		_ = l.Close(ctx) // what is not given back ends by itself
 	}()
-	ctx, lost := context.WithCancel(ctx)
-	defer lost()
 	for _, name := range slices.Sorted(slices.Values(o.Names)) {
 		lease, err := l.Acquire(ctx, name, lokt.Options{TTL: keptLife, Wait: -1, Limit: o.Limits[name].Slots})
 		if err != nil {
 			return
 		}
-		context.AfterFunc(lease.Context(), lost)
+		ctx = lease.Context() // what waits in it is known to keep this lock
 		k.m.tell(engine.Vacant{Lock: name})
 	}
 	<-ctx.Done()
