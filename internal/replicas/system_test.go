@@ -128,7 +128,7 @@ func startReplica(t *testing.T, addresses []string, flags func(addresses []strin
 		r.back = append(r.back, p)
 		through = append(through, p.Addr())
 	}
-	args := append([]string{"serve", "--listen", "127.0.0.1:0", "--log-level", "error", "--lease-ttl", "3s"}, flags(through)...)
+	args := append([]string{"serve", "--listen", "127.0.0.1:0", "--log-level", "error", "--lease-ttl", "3s", "--reserve-after", "2s"}, flags(through)...)
 	r.make = func() *exec.Cmd { return command(t, "daemon", args...) }
 	if err := r.start(t); err != nil {
 		t.Fatal(err)
