@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -304,6 +305,31 @@ func TestALogThatWasTakenAwayIsMissed(t *testing.T) {
 	}
 }
 
+// Promise S-180. What cannot be judged without its mark says so, and tokens go on as after a loss.
+func TestAMarkThatIsMissingIsTold(t *testing.T) {
+	t.Parallel()
+	path := spot(t)
+	db := start(t, path, Options{})
+	last := acquire(t, db, claim("x", "a", time.Hour)).Token
+	for name, take := range map[string]func(mark string) error{
+		"missing": os.Remove,
+		"empty":   func(mark string) error { return os.Truncate(mark, 0) },
+		"damaged": func(mark string) error { return os.WriteFile(mark, make([]byte, 3*markPart), 0o600) },
+	} {
+		to := path + name
+		asKilled(t, path, to)
+		if err := errors.Join(take(markPath(to)), os.Remove(to+"-wal")); err != nil {
+			t.Fatal(err)
+		}
+		w := &warnings{}
+		opened := start(t, to, Options{Warn: w.add})
+		if h := acquire(t, opened, claim("x", "b", time.Hour)); h.Token < last+jumpLoss || !strings.Contains(w.said(), "mark") {
+			t.Errorf("%s: token %d follows %d, and it says %s", name, h.Token, last, w.said())
+		}
+		shut(t, opened)
+	}
+}
+
 // Promise S-180. A new database is no exception.
 func TestADatabaseThatWasJustMadeHasItsMark(t *testing.T) {
 	t.Parallel()
@@ -395,6 +421,34 @@ func TestALogThatIsTakenAwayMeanwhileIsNoticed(t *testing.T) {
 	if l := view(t, start(t, path+".left", Options{}), "x").Lock; len(l.Holders) != 1 {
 		t.Errorf("what was stored before is %+v", l)
 	}
+}
+
+// Promise S-182. What the log had is gone, so it must not be moved into the file either.
+func TestALogThatIsCutOffMeanwhileIsNoticed(t *testing.T) {
+	t.Parallel()
+	path := spot(t)
+	opened, err := Open(t.Context(), "sqlite:"+path, Options{}) // and never closed: it stays as it is until the process ends
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := opened.backend.(*fileDB)
+	acquire(t, db, claim("x", "a", time.Hour))
+	if out, err := sql.Open("sqlite", dsn(path, "rw")); err != nil {
+		t.Fatal(err)
+	} else if _, err := out.Exec("PRAGMA wal_checkpoint(TRUNCATE)"); err != nil { // as others may who move the log
+		t.Fatal(err)
+	} else if err := out.Close(); err != nil {
+		t.Fatal(err)
+	}
+	acquire(t, db, claim("y", "a", time.Hour))
+	acquire(t, db, claim("z", "a", time.Hour))
+	if err := os.Truncate(path+"-wal", 6000); err != nil {
+		t.Skip("this system does not let an open file be cut off: ", err)
+	}
+	if _, err := lokt.NewManager(db.Locks()).Acquire(t.Context(), claim("w", "a", time.Hour)); !errors.Is(err, errCut) || !errors.Is(err, lokt.ErrUnavailable) {
+		t.Errorf("the error is %v", err)
+	}
+	<-db.Failed()
 }
 
 // Promises S-65 and S-180.

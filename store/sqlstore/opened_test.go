@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -94,6 +95,55 @@ func TestACopyBesideTheLogOfAnotherDatabaseIsRefused(t *testing.T) {
 	asKilled(t, to, to+".again")
 	shut(t, restored)
 	shut(t, start(t, to+".again", Options{}))
+}
+
+// Promise S-269. Its log says how far all of them came, but has only the newest pages.
+func TestAFileThatIsNotThatOfTheLogBesideItIsRefused(t *testing.T) {
+	t.Parallel()
+	path := spot(t)
+	db, another := start(t, path, Options{}), start(t, path+".another", Options{})
+	grow := func(db *fileDB, name string, copyTo string) {
+		t.Helper()
+		for i := range 30 {
+			acquire(t, db, claim(fmt.Sprint(name, i), "a", time.Hour))
+		}
+		if err := db.group.perform(t.Context(), &request{name: "x", change: func(s lokt.Snapshot) lokt.Change { db.checkpoint(); return lokt.Change{Lock: s.Lock} }}); err != nil {
+			t.Fatal(err)
+		}
+		asKilled(t, db.path, copyTo)
+	}
+	grow(db, "early", path+".early")
+	grow(another, "other", path+".other")
+	grow(db, "late", path+".late")
+	acquire(t, db, claim("last", "a", time.Hour))
+	for _, file := range []string{".early", ".other", ".late"} {
+		to := path + ".with" + file
+		asKilled(t, path, to)
+		text, err := os.ReadFile(path + file)
+		if err == nil {
+			err = os.WriteFile(to, text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		checked := CheckFile(t.Context(), to)
+		opened, err := Open(t.Context(), "sqlite:"+to, Options{})
+		if file == ".late" {
+			if err != nil || checked != nil {
+				t.Fatalf("its own file is refused: %v, %v", err, checked)
+			}
+			if v := view(t, opened.backend.(*fileDB), "late29"); len(v.Lock.Holders) != 1 {
+				t.Errorf("there is %+v", v)
+			}
+			shut(t, opened.backend.(*fileDB))
+			continue
+		}
+		for _, err := range []error{err, checked} {
+			if !errors.Is(err, lokt.ErrInvalid) || !strings.Contains(err.Error(), "move all files") {
+				t.Errorf("with the file %s: %v", file, err)
+			}
+		}
+	}
 }
 
 // Promise S-312. The log would be moved into the copy, so the process ends with everything as it is.

@@ -285,7 +285,11 @@ func CheckFile(ctx context.Context, path string) (err error) {
 		}
 	}()
 	var said []error
-	d := &fileDB{path: path, ctx: ctx, options: Options{Warn: func(err error) { said = append(said, err) }}}
+	d := &fileDB{path: path, ctx: ctx, options: Options{Warn: func(err error) {
+		if !errors.Is(err, errNoMark) { // copies are checked, too
+			said = append(said, err)
+		}
+	}}}
 	mark, err := readMark(path)
 	if err == nil {
 		_, err = d.look(ctx, true, mark)

@@ -113,6 +113,9 @@ func (d *fileDB) ready() error {
 		}
 		return err
 	}
+	if d.cut() {
+		return d.fail(errCut)
+	}
 	if d.suspect != nil {
 		return d.recover()
 	}
@@ -279,6 +282,8 @@ func (d *fileDB) checkpoint() {
 	if err != nil || !whole { // it is tried again
 		d.moved -= max(d.checkpointAt-checkpointAgain, d.checkpointAt/2)
 		d.unmoved.Store(true)
+	} else {
+		d.mark.text.Moved = d.state.Commits // for the next writing
 	}
 }
 
@@ -318,6 +323,7 @@ type markText struct {
 	Number   uint64 `json:"number"`            // of the writing: the higher one holds
 	Database string `json:"database,omitzero"` // empty if nothing was ever stored
 	Commits  uint64 `json:"commits"`
+	Moved    uint64 `json:"moved,omitzero"` // commits that are in the database's file, too
 	highest
 	Clean   bool   `json:"clean,omitzero"`   // the database was closed
 	Process string `json:"process,omitzero"` // that has the database

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -28,6 +29,7 @@ type fileDB struct {
 	mark    *mark
 	file    os.FileInfo // of path, when it was opened
 	header  *os.File    // of path: closed after all connections, because that ends SQLite's locks
+	index   *os.File    // of the log, likewise
 	logged  os.FileInfo // of its log
 	clock   *clock
 	locks   *fileLocks
@@ -166,13 +168,20 @@ func (d *fileDB) start(ctx context.Context, old bool) (unclean bool, err error) 
 	} else {
 		d.state = *was.state
 	}
-	pages, _, err := d.write.checkpoint("PASSIVE")
+	pages, whole, err := d.write.checkpoint("PASSIVE")
 	if err != nil {
 		return false, err
+	}
+	if d.mark.text.Moved = 0; whole {
+		d.mark.text.Moved = d.state.Commits
 	}
 	if d.logged, err = os.Stat(d.path + "-wal"); err != nil {
 		return false, err
 	}
+	if d.index, err = os.Open(d.path + "-shm"); err != nil {
+		return false, err
+	}
+	d.opened = slices.Insert(d.opened, 0, io.Closer(d.index))
 	if was.unclean && endsEarly(d.path+"-wal", pages) {
 		d.options.warn(errors.New("the log of the database ended early: more of it follows behind its end. After a loss of " +
 			"power this is what had not been acknowledged; otherwise the log is damaged"))
@@ -223,6 +232,10 @@ func (d *fileDB) look(ctx context.Context, old bool, mark markText) (f found, er
 	if f.state, err = d.peek(ctx, "ro"); err != nil {
 		return f, err
 	}
+	if logged && f.state != nil && d.mixed(ctx, f.state, mark) {
+		return f, fmt.Errorf("%w: %s is older than the log beside it, or another database's, and would be mixed with it: move all files whose "+
+			"names begin so away, and put one there again that was saved, alone", lokt.ErrInvalid, d.path)
+	}
 	var lost error
 	switch s := f.state; {
 	case s == nil && old:
@@ -233,7 +246,9 @@ func (d *fileDB) look(ctx context.Context, old bool, mark markText) (f found, er
 	case s == nil:
 	case s.Backup:
 		f.loss = true
-	case mark.Database == "": // there was none
+	case mark.Database == "":
+		d.options.warn(errNoMark)
+		f.loss = true
 	case mark.Database != s.Database:
 		d.options.warn(errors.New("the database is another than the one that was here last: tokens jump"))
 		f.loss = true
@@ -252,6 +267,19 @@ func (d *fileDB) look(ctx context.Context, old bool, mark markText) (f found, er
 	f.unclean = lost != nil || f.state != nil && !mark.Clean
 	f.loss = f.loss || d.options.AcceptLoss
 	return f, nil
+}
+
+// errNoMark is what there is to say about a database without a mark, as copies are.
+var errNoMark = errors.New("it has no mark (-mark), so it cannot be told whether something is missing that was acknowledged: tokens jump")
+
+// mixed reports whether a database's file, without its log, is not the one that the log is of: another database's, or less than
+// there was in it. What is still being moved into it says no less than before.
+func (d *fileDB) mixed(ctx context.Context, s *state, mark markText) bool {
+	file, err := d.peek(ctx, withoutLog)
+	if file == nil {
+		file = &state{Backup: true} // all is in the log
+	}
+	return err == nil && (file.Database != s.Database && !file.Backup || mark.Database == s.Database && file.Commits < mark.Moved)
 }
 
 // peek reads what a database says about itself; nil if there is none.
@@ -516,6 +544,17 @@ func (d *fileDB) copied() bool {
 	state := make([]byte, 2)
 	_, err := d.header.ReadAt(state, 18) // https://sqlite.org/fileformat.html: the versions to write and read with
 	return errors.Is(err, io.EOF) || err == nil && string(state) == "\x01\x01"
+}
+
+// errCut is the failure of a database whose log was cut off.
+var errCut = errors.New("its log was cut off while it was open, so nothing is stored: restore a backup")
+
+// cut reports whether the log is shorter than its index says. https://sqlite.org/walformat.html has that at 16, as this machine writes numbers.
+func (d *fileDB) cut() bool {
+	frames := make([]byte, 4)
+	_, err := d.index.ReadAt(frames, 16)
+	now, e := os.Stat(d.path + "-wal")
+	return err == nil && e == nil && now.Size() < int64(binary.NativeEndian.Uint32(frames))*logFrame
 }
 
 // fail makes the database one in which this process stores nothing any more.
