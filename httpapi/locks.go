@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"net/http"
 	"slices"
@@ -213,9 +212,11 @@ func (c *call) acquire(q *claimWire) (answer grantWire, err error) {
 	}
 	ctx, done := c.ctx, func() {}
 	if claim.Wait > 0 {
-		if err := c.crowded(claim); err != nil {
+		leave, err := c.crowded(claim)
+		if err != nil {
 			return answer, err
 		}
+		defer leave()
 		claim.Wait = min(claim.Wait, c.s.Limits.Wait)
 		limit := claim.Wait
 		if q.Stay {
@@ -250,34 +251,6 @@ func (c *call) acquire(q *claimWire) (answer grantWire, err error) {
 	answer.Holder = c.view().own(h, claim.LeaseID)
 	answer.Holder.HeartbeatIn = c.s.pace.next(h.TTL)
 	return answer, nil
-}
-
-// MaxPlaces is how many places in one lock's queue a caller may have whom a Gate tells from others: places outlive the
-// requests that took them, and nobody is to keep the others out of the queue.
-const MaxPlaces = lokt.MaxWaiters / 4
-
-// crowded returns an error that wraps lokt.ErrFull if the claim would take one place more than its caller may have.
-func (c *call) crowded(claim *lokt.Claim) error {
-	if c.who() == "" {
-		return nil
-	}
-	snap, err := c.s.Locks.Get(c.ctx, claim.Name)
-	if err != nil || len(snap.Lock.Queue) < MaxPlaces {
-		return nil // what is wrong, the claim itself will be told
-	}
-	n := 0
-	for _, w := range snap.Lock.Queue {
-		if w.LeaseID == claim.LeaseID {
-			return nil
-		}
-		if strings.HasPrefix(w.Owner.ID, string(c.view())) {
-			n++
-		}
-	}
-	if n >= MaxPlaces {
-		return fmt.Errorf("%w: %d claims of your token wait for %q already", lokt.ErrFull, n, claim.Name)
-	}
-	return nil
 }
 
 // operation returns the operation that a header names, or nothing. Those of different callers are different.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -177,4 +178,55 @@ func (p *claims) takeBack(ctx context.Context, operation string) {
 			return
 		}
 	}
+}
+
+// MaxPlaces is how many places in one lock's queue a caller may have whom a Gate tells from others: places outlive the
+// requests that took them, and nobody is to keep the others out of the queue.
+const MaxPlaces = lokt.MaxWaiters / 4
+
+// crowded notes a claim that may wait until the returned function is called, or returns an error that wraps lokt.ErrFull if it would take
+// one place more than its caller may have.
+func (c *call) crowded(claim *lokt.Claim) (leave func(), err error) {
+	if c.who() == "" {
+		return func() {}, nil
+	}
+	snap, _ := c.s.Locks.Get(c.ctx, claim.Name) // what is wrong, the claim itself will be told
+	p, key := &c.s.places, [2]string{string(c.view()), claim.Name}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	asking := p.asking[key]
+	n, has := len(asking), asking[claim.LeaseID] > 0
+	if n+len(snap.Lock.Queue) >= MaxPlaces {
+		for _, w := range snap.Lock.Queue {
+			has = has || w.LeaseID == claim.LeaseID
+			if asking[w.LeaseID] == 0 && strings.HasPrefix(w.Owner.ID, key[0]) {
+				n++
+			}
+		}
+	}
+	if n >= MaxPlaces && !has {
+		return nil, fmt.Errorf("%w: %d claims of your token wait for %q already", lokt.ErrFull, n, claim.Name)
+	}
+	if asking == nil {
+		asking = map[string]int{}
+		p.asking[key] = asking
+	}
+	asking[claim.LeaseID]++
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if asking[claim.LeaseID]--; asking[claim.LeaseID] == 0 {
+			delete(asking, claim.LeaseID)
+		}
+		if len(asking) == 0 {
+			delete(p.asking, key)
+		}
+	}, nil
+}
+
+// places are the claims that may be about to take a place in a queue, or have one: leases of requests under way, by caller and lock. Of many
+// that come at once, none is in the queue yet.
+type places struct {
+	mu     sync.Mutex
+	asking map[[2]string]map[string]int
 }

@@ -131,6 +131,7 @@ type server struct {
 	parked  *slots // of requests that wait
 	streams *slots // of open streams
 	claims  claims
+	places  places
 	pace    *pace
 	large   atomic.Int64 // bytes of large answers that are being written
 	readers sync.Pool    // of *reader
@@ -151,6 +152,7 @@ func NewHandler(c Config) http.Handler {
 		parked:  newSlots("requests that wait", c.Limits.Parked, c.Limits.ParkedEach),
 		streams: newSlots("streams of events", c.Limits.Streams, c.Limits.StreamsEach),
 		claims:  claims{running: map[string][]*attempt{}, takenBack: map[string]bool{}},
+		places:  places{asking: map[[2]string]map[string]int{}},
 		pace:    newPace(c.Limits.Renewals),
 	}
 	s.readers.New = newReader

@@ -182,3 +182,44 @@ func TestNoCallerFillsTheQueueOfALockForAllOthers(t *testing.T) {
 		}
 	})
 }
+
+// Promise S-183.
+func TestNoCallerFillsTheQueueOfALockByAskingAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		handler := httpapi.NewHandler(httpapi.Config{Locks: slowQueue{lokt.NewManager(memstore.New())}, Gate: byToken{}})
+		statuses := make(chan int, httpapi.MaxPlaces+100)
+		ask := func(token string, n int) {
+			r := httptest.NewRequest(http.MethodPost, "/v1/locks/x/leases", strings.NewReader(fmt.Sprintf(
+				`{"lease_id":"%032x","owner":{"id":"o"},"ttl_ms":600000,"wait_ms":10000,"stay":true}`, n)))
+			r.Header.Set("Authorization", token)
+			r.Header.Set("Content-Type", "application/json")
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, r)
+			statuses <- w.Code
+		}
+		ask("owner", 0)
+		<-statuses
+		for n := range cap(statuses) {
+			go ask("greedy", n+1)
+		}
+		counts := map[int]int{}
+		for range cap(statuses) {
+			counts[<-statuses]++
+		}
+		if counts[http.StatusAccepted] != httpapi.MaxPlaces || counts[http.StatusTooManyRequests] != 100 {
+			t.Error("answers are ", counts)
+		}
+		ask("greedy", httpapi.MaxPlaces+200) // places last
+		if status := <-statuses; status != http.StatusTooManyRequests {
+			t.Error("another is answered ", status)
+		}
+	})
+}
+
+// slowQueue is a service that takes its time before a claim is in a queue.
+type slowQueue struct{ *lokt.Manager }
+
+func (s slowQueue) Poll(ctx context.Context, c *lokt.Claim) (*lokt.Holder, error) {
+	time.Sleep(time.Second)
+	return s.Manager.Poll(ctx, c)
+}
