@@ -160,7 +160,7 @@ func (c *call) problem(err error) problem {
 		err = p.err("")
 	}
 	if k.code != "internal" {
-		p.Detail = scrub(err.Error(), c.secret())
+		p.Detail = strings.ToValidUTF8(scrub(err.Error(), c.secret()), "?") // of files and of damage it may be anything
 	}
 	return p
 }

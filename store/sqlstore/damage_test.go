@@ -15,6 +15,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
@@ -538,6 +539,47 @@ func TestADamagedDocumentIsNamedAndTheRestGoesOn(t *testing.T) {
 	}
 	if said := w.said(); !strings.Contains(said, "lock bad") || !strings.Contains(said, living) {
 		t.Errorf("it says %s", said)
+	}
+}
+
+// Promise S-156. What is damaged is told in valid UTF-8, whatever there is: nothing else can be sent.
+func TestADamagedNameIsToldInText(t *testing.T) {
+	t.Parallel()
+	path := spot(t)
+	db := start(t, path, Options{})
+	l := newLedger()
+	l.keep(t, db, rand.New(rand.NewPCG(1, 2)), 9)
+	acquire(t, db, claim("bad", "a", time.Hour))
+	shut(t, db)
+	direct(t, path, "UPDATE locks SET name = CAST(x'62FF64' AS TEXT) WHERE name = 'bad'",
+		"UPDATE living SET id = CAST(x'FF' AS TEXT) || substr(id, 2)", "UPDATE ended SET id = CAST(x'FF' AS TEXT) || substr(id, 2), state = CAST(x'FF' AS TEXT)")
+	w := &warnings{}
+	db = start(t, path, Options{Warn: w.add})
+	texts := []string{}
+	for s, err := range db.Locks().List(t.Context(), lokt.Filter{}) {
+		if err != nil {
+			texts = append(texts, s.Lock.Name, err.Error())
+		}
+	}
+	if _, err := lokt.NewManager(db.Locks()).Acquire(t.Context(), claim("bad", "b", 0)); !errors.Is(err, lokt.ErrDamaged) {
+		t.Errorf("a claim: %v", err)
+	} else {
+		texts = append(texts, err.Error())
+	}
+	list, err := db.Jobs().ListEnded(t.Context(), jobs.Filter{}, 0, 1<<62, 100)
+	if err != nil || len(list) == 0 {
+		t.Fatalf("ended are %+v, %v", list, err)
+	}
+	for _, j := range list {
+		texts = append(texts, j.ID, string(j.State), j.Reason)
+	}
+	for _, text := range append(texts, CheckFile(t.Context(), path).Error(), w.said()) {
+		if !utf8.ValidString(text) {
+			t.Errorf("it says %q", text)
+		}
+	}
+	if len(texts) < 5+len(list) {
+		t.Errorf("it says %q", texts)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -57,7 +58,7 @@ func (d *document) open(what, key string, v any) error {
 		err = lokt.Unmarshal(text, v)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %s: %w", lokt.ErrDamaged, what, err)
+		return fmt.Errorf("%w: %s: %w", lokt.ErrDamaged, strings.ToValidUTF8(what, "?"), err)
 	}
 	return nil
 }

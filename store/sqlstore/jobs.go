@@ -63,7 +63,7 @@ func (r *jobRow) decode() {
 	if r.err = r.doc.openJob(found.ID, r.Record); r.err != nil {
 		_ = lokt.Unmarshal([]byte(r.doc.text), r.Record)
 		r.own, *r.Record = r.Record.ID, found
-		r.ID, r.Reason = strings.ToValidUTF8(r.ID, "?"), r.err.Error()
+		r.ID, r.State, r.Reason = strings.ToValidUTF8(r.ID, "?"), jobs.State(strings.ToValidUTF8(string(r.State), "?")), r.err.Error()
 	}
 }
 

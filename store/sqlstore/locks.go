@@ -56,7 +56,7 @@ func (s *fileLocks) load() error {
 		}
 		e := &entry{lock: lokt.Lock{Name: name}}
 		if l, err := d.openLock(name, waiting, false); err != nil {
-			e.damaged = err
+			e.lock.Name, e.damaged = strings.ToValidUTF8(name, "?"), err
 			warn(err)
 			_ = lokt.Unmarshal([]byte(d.text), &l) // has the right name, if the column's is what is damaged
 			if l.Name != "" && all[l.Name] == nil {

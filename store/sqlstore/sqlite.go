@@ -342,7 +342,7 @@ func (d *fileDB) check(ctx context.Context) error {
 				var d document
 				err := from.Scan(&what, &key, &d.text, &d.payload, &d.sum)
 				if err == nil && d.sum != checksum([]byte(key), []byte(d.text), []byte(d.payload)) {
-					note(fmt.Errorf("%s: %w", what, errChecksum))
+					note(fmt.Errorf("%s: %w", strings.ToValidUTF8(what, "?"), errChecksum))
 				}
 				return err
 			})
