@@ -19,6 +19,7 @@ type Damage struct {
 	Path    string
 	Name    string // of the lock, if it is about one
 	Problem string
+	Stays   bool // it is no leftover, which Check could remove, but keeps lokt from writing there
 }
 
 // Discard moves records of the lock that cannot be read into the directory of damaged ones, notes that in the audit log,
@@ -87,7 +88,7 @@ func (s *Store) quarantine(dir, name string) error {
 	return s.fs.Rename(from, to)
 }
 
-// Check looks for damaged records, files with a second name and leftovers of crashed processes. With fix it removes
+// Check looks for damaged records, what is in the way of a file or has a second name, and leftovers of crashed processes. With fix it removes
 // leftovers; damaged records are left for Discard, by name.
 func (s *Store) Check(ctx context.Context, fix bool) (found []Damage, fixed int, err error) {
 	names, err := s.listed(lokt.Filter{})
@@ -130,7 +131,7 @@ const secondName = "has another name, a hard link: move it away"
 // leftoverAge is how old a file of a crashed process must be to be told from one that is about to be used.
 const leftoverAge = time.Minute
 
-// strays returns files that have another name, and temporary and wake files that nobody uses, which it removes with fix.
+// strays returns files that have another name, what is no file where one has to be, and temporary and wake files that nobody uses, which it removes with fix.
 func (s *Store) strays(queued map[string]bool, fix bool) (found []Damage, fixed int, err error) {
 	for _, dir := range append([]string{""}, subdirs...) {
 		entries, err := s.fs.ReadDir(filepath.Join(s.root, dir))
@@ -139,21 +140,23 @@ func (s *Store) strays(queued map[string]bool, fix bool) (found []Damage, fixed 
 		}
 		for _, e := range entries {
 			fi, err := e.Info()
-			if err != nil || !fi.Mode().IsRegular() {
+			if err != nil || !fi.Mode().IsRegular() && dir != dirGuards && dir != dirLive {
 				continue
 			}
-			d := Damage{Path: filepath.Join(s.root, dir, e.Name())}
+			d := Damage{Path: filepath.Join(s.root, dir, e.Name()), Stays: true}
 			switch old := time.Since(fi.ModTime()) >= leftoverAge; {
+			case !fi.Mode().IsRegular():
+				d.Problem = "is not a regular file: move it away"
 			case vfs.Links(fi) > 1:
 				d.Problem = secondName
 			case old && dir == dirWake && !queued[e.Name()]:
-				d.Problem = "wake file of a process that waits no more"
+				d.Problem, d.Stays = "wake file of a process that waits no more", false
 			case old && atomicfile.IsTemp(e.Name()):
-				d.Problem = "temporary file of a crashed write"
+				d.Problem, d.Stays = "temporary file of a crashed write", false
 			default:
 				continue
 			}
-			if fix && d.Problem != secondName && s.fs.Remove(d.Path) == nil {
+			if fix && !d.Stays && s.fs.Remove(d.Path) == nil {
 				fixed++
 				continue
 			}

@@ -1057,6 +1057,34 @@ func TestARecordOfADeadProcessKeepsNobodyOut(t *testing.T) {
 	}
 }
 
+// Promise S-48.
+func TestWhatIsInTheWayOfAKernelLockIsNamed(t *testing.T) {
+	t.Parallel()
+	root := place(t)
+	s := open(t, root, Options{})
+	if err := s.makeDirs(); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]bool{s.guardPath(shardOf("x")): true, filepath.Join(root, dirLive, "3"): true}
+	for path := range want {
+		if err := os.Mkdir(path, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := lokt.NewManager(s).Acquire(t.Context(), by("a")); err == nil {
+		t.Error("it is not in the way")
+	}
+	found, fixed, err := s.Check(t.Context(), true)
+	if err != nil || fixed != 0 || len(found) != len(want) {
+		t.Errorf("found %+v, fixed %d, %v", found, fixed, err)
+	}
+	for _, d := range found {
+		if !want[d.Path] || !d.Stays || !strings.Contains(d.Problem, "not a regular file") {
+			t.Errorf("found %+v", d)
+		}
+	}
+}
+
 // What the store writes in place is written nowhere else.
 //
 // Promise S-48.

@@ -405,6 +405,10 @@ func (d *doctor) checkRecords(ctx context.Context, files *survey) {
 	var left []string
 	bad := false
 	for _, f := range found {
+		if f.Stays {
+			d.fail("files", "", "%s %s; until then lokt refuses what needs it", f.Path, f.Problem)
+			continue
+		}
 		if f.Name == "" {
 			left = append(left, fmt.Sprintf("%s (%s)", f.Path, f.Problem))
 			continue
