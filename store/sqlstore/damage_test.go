@@ -364,6 +364,28 @@ func TestTokensJumpAfterAnEndThatWasNotClean(t *testing.T) {
 	}
 }
 
+// Promise S-61. What is behind the log's end costs nothing, however long that is.
+func TestALogThatIsMostlyNothingIsOpenedSoon(t *testing.T) {
+	t.Parallel()
+	path := spot(t)
+	db := start(t, path, Options{})
+	for i := range 300 { // more than are written again at once
+		acquire(t, db, claim(fmt.Sprint("x", i), "a", time.Hour))
+	}
+	to := path + ".long"
+	asKilled(t, path, to)
+	if err := os.Truncate(to+"-wal", 1<<40); err != nil {
+		t.Skip("this system has no files as long: ", err)
+	}
+	opened := start(t, to, Options{})
+	for i := range 300 {
+		if v := view(t, opened, fmt.Sprint("x", i)); len(v.Lock.Holders) != 1 {
+			t.Fatalf("of x%d there is %+v", i, v)
+		}
+	}
+	shut(t, opened)
+}
+
 // Promise S-181.
 func TestALogThatEndsEarlySaysSo(t *testing.T) {
 	t.Parallel()

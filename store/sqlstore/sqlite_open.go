@@ -151,13 +151,13 @@ func (d *fileDB) start(ctx context.Context, old bool) (unclean bool, err error) 
 		return false, fmt.Errorf("%w: database %s has %d names (hard links), and what was stored last is found by one of them "+
 			"only: leave it one", lokt.ErrInvalid, d.path, n)
 	}
-	if err := rewriteFile(d.path + "-wal"); err != nil {
+	if err := rewriteLog(d.path + "-wal"); err != nil {
 		return false, unavailable(err)
 	}
 	// The first has no effect on a database that has tables; the driver runs them in the order of the alphabet.
 	if d.write, err = openWriter(ctx, d.path, "rw", "auto_vacuum(INCREMENTAL)", "journal_mode(WAL)", "synchronous(FULL)",
 		"cache_size(-8192)", "temp_store(MEMORY)", "trusted_schema(OFF)", "wal_autocheckpoint(0)",
-		"journal_size_limit(67108864)"); err != nil {
+		fmt.Sprintf("journal_size_limit(%d)", logLimit)); err != nil {
 		return false, err
 	}
 	d.opened = append(d.opened, d.write)
