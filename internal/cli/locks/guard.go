@@ -90,8 +90,8 @@ func Guard(shared *app.App, turns Turns) *cobra.Command {
 // ruled reports whether lokt.toml may have rules for turns, which package policy reads.
 func (a cmd) ruled() bool {
 	dir, err := a.Dir()
-	_, text, _ := nearest.File(dir, "lokt.toml")
-	return err == nil && bytes.Contains(text, []byte("[[lock]]"))
+	_, text, bad := nearest.File(dir, "lokt.toml")
+	return err == nil && (bad != nil || bytes.Contains(text, []byte("[[lock]]")))
 }
 
 // check finds out what the command line means, before anything is touched.
