@@ -116,15 +116,28 @@ func TestAFileThatIsNotThatOfTheLogBesideItIsRefused(t *testing.T) {
 	grow(another, "other", path+".other")
 	grow(db, "late", path+".late")
 	acquire(t, db, claim("last", "a", time.Hour))
-	for _, file := range []string{".early", ".other", ".late"} {
+	for _, file := range []string{".early", ".other", ".late", ".marked", ".behind"} {
 		to := path + ".with" + file
 		asKilled(t, path, to)
-		text, err := os.ReadFile(path + file)
-		if err == nil {
-			err = os.WriteFile(to, text, 0o600)
+		replace := func(suffix, from string) {
+			t.Helper()
+			text, err := os.ReadFile(path + from + suffix)
+			if err == nil {
+				err = os.WriteFile(to+suffix, text, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
 		}
-		if err != nil {
-			t.Fatal(err)
+		switch file {
+		case ".marked": // all but the log is older
+			replace("", ".early")
+			replace("-mark", ".early")
+		case ".behind": // the log is
+			replace("-wal", ".early")
+			replace("-mark", ".early")
+		default:
+			replace("", file)
 		}
 		checked := CheckFile(t.Context(), to)
 		opened, err := Open(t.Context(), "sqlite:"+to, Options{})
@@ -139,7 +152,7 @@ func TestAFileThatIsNotThatOfTheLogBesideItIsRefused(t *testing.T) {
 			continue
 		}
 		for _, err := range []error{err, checked} {
-			if !errors.Is(err, lokt.ErrInvalid) || !strings.Contains(err.Error(), "move all files") {
+			if !errors.Is(err, lokt.ErrInvalid) || !strings.Contains(err.Error(), "move the log") {
 				t.Errorf("with the file %s: %v", file, err)
 			}
 		}

@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"encoding/binary"
@@ -233,8 +234,8 @@ func (d *fileDB) look(ctx context.Context, old bool, mark markText) (f found, er
 		return f, err
 	}
 	if logged && f.state != nil && d.mixed(ctx, f.state, mark) {
-		return f, fmt.Errorf("%w: %s is older than the log beside it, or another database's, and would be mixed with it: move all files whose "+
-			"names begin so away, and put one there again that was saved, alone", lokt.ErrInvalid, d.path)
+		return f, fmt.Errorf("%w: %s and the log beside it are not of one moment, or not of one database, and would be mixed: move the log "+
+			"(-wal) away if the file is the one to keep, or else all files whose names begin so, and put one there again that was saved, alone", lokt.ErrInvalid, d.path)
 	}
 	var lost error
 	switch s := f.state; {
@@ -272,14 +273,40 @@ func (d *fileDB) look(ctx context.Context, old bool, mark markText) (f found, er
 // errNoMark is what there is to say about a database without a mark, as copies are.
 var errNoMark = errors.New("it has no mark (-mark), so it cannot be told whether something is missing that was acknowledged: tokens jump")
 
-// mixed reports whether a database's file, without its log, is not the one that the log is of: another database's, or less than
-// there was in it. What is still being moved into it says no less than before.
+// mixed reports whether a database's file, without its log, is not the one that the log is of: another database's, less than was
+// moved into it, more than the log has, or less than there was when the log began. What is still being moved into it says no less
+// than before.
 func (d *fileDB) mixed(ctx context.Context, s *state, mark markText) bool {
 	file, err := d.peek(ctx, withoutLog)
 	if file == nil {
 		file = &state{Backup: true} // all is in the log
 	}
-	return err == nil && (file.Database != s.Database && !file.Backup || mark.Database == s.Database && file.Commits < mark.Moved)
+	return err == nil && (file.Database != s.Database && !file.Backup || mark.Database == s.Database && file.Commits < mark.Moved ||
+		file.Commits > s.Commits || firstCommit(d.path+"-wal") > file.Commits+1)
+}
+
+// firstCommit returns the lowest number of a commit that is in the pages of a log's first transaction: its own, or one before it of
+// which a page has remains; 0 if there is none.
+func firstCommit(path string) (first uint64) {
+	log, err := os.Open(path)
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = log.Close() }()
+	header, page := make([]byte, logHeader), make([]byte, logFrame)
+	_, err = log.ReadAt(header, 0)
+	for at := int64(logHeader); err == nil && binary.BigEndian.Uint32(page[4:]) == 0; at += logFrame {
+		if _, err = log.ReadAt(page, at); err != nil || !ofLog(header, page) {
+			break
+		}
+		for _, text := range bytes.Split(page, []byte(`"commits":`))[1:] {
+			var n uint64
+			if _, e := fmt.Sscanf(string(text[:min(len(text), 20)]), "%d", &n); e == nil && (first == 0 || n < first) {
+				first = n
+			}
+		}
+	}
+	return first
 }
 
 // peek reads what a database says about itself; nil if there is none.
