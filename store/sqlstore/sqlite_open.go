@@ -1,10 +1,8 @@
 package sqlstore
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -273,42 +271,6 @@ func (d *fileDB) look(ctx context.Context, old bool, mark markText) (f found, er
 // errNoMark is what there is to say about a database without a mark, as copies are.
 var errNoMark = errors.New("it has no mark (-mark), so it cannot be told whether something is missing that was acknowledged: tokens jump")
 
-// mixed reports whether a database's file, without its log, is not the one that the log is of: another database's, less than was
-// moved into it, more than the log has, or less than there was when the log began. What is still being moved into it says no less
-// than before.
-func (d *fileDB) mixed(ctx context.Context, s *state, mark markText) bool {
-	file, err := d.peek(ctx, withoutLog)
-	if file == nil {
-		file = &state{Backup: true} // all is in the log
-	}
-	return err == nil && (file.Database != s.Database && !file.Backup || mark.Database == s.Database && file.Commits < mark.Moved ||
-		file.Commits > s.Commits || firstCommit(d.path+"-wal") > file.Commits+1)
-}
-
-// firstCommit returns the lowest number of a commit that is in the pages of a log's first transaction: its own, or one before it of
-// which a page has remains; 0 if there is none.
-func firstCommit(path string) (first uint64) {
-	log, err := os.Open(path)
-	if err != nil {
-		return 0
-	}
-	defer func() { _ = log.Close() }()
-	header, page := make([]byte, logHeader), make([]byte, logFrame)
-	_, err = log.ReadAt(header, 0)
-	for at := int64(logHeader); err == nil && binary.BigEndian.Uint32(page[4:]) == 0; at += logFrame {
-		if _, err = log.ReadAt(page, at); err != nil || !ofLog(header, page) {
-			break
-		}
-		for _, text := range bytes.Split(page, []byte(`"commits":`))[1:] {
-			var n uint64
-			if _, e := fmt.Sscanf(string(text[:min(len(text), 20)]), "%d", &n); e == nil && (first == 0 || n < first) {
-				first = n
-			}
-		}
-	}
-	return first
-}
-
 // peek reads what a database says about itself; nil if there is none.
 func (d *fileDB) peek(ctx context.Context, access string) (s *state, err error) {
 	if info, err := os.Stat(d.path); err != nil {
@@ -571,17 +533,6 @@ func (d *fileDB) copied() bool {
 	state := make([]byte, 2)
 	_, err := d.header.ReadAt(state, 18) // https://sqlite.org/fileformat.html: the versions to write and read with
 	return errors.Is(err, io.EOF) || err == nil && string(state) == "\x01\x01"
-}
-
-// errCut is the failure of a database whose log was cut off.
-var errCut = errors.New("its log was cut off while it was open, so nothing is stored: restore a backup")
-
-// cut reports whether the log is shorter than its index says. https://sqlite.org/walformat.html has that at 16, as this machine writes numbers.
-func (d *fileDB) cut() bool {
-	frames := make([]byte, 4)
-	_, err := d.index.ReadAt(frames, 16)
-	now, e := os.Stat(d.path + "-wal")
-	return err == nil && e == nil && now.Size() < int64(binary.NativeEndian.Uint32(frames))*logFrame
 }
 
 // fail makes the database one in which this process stores nothing any more.
