@@ -123,7 +123,8 @@ func (c *Client) acquire(
 	}
 	for {
 		answer, err := routeAcquire.send(ctx, c, x, func(w *grantWire) error {
-			return notUnless(w.Queued && w.ID == lokt.PublicID(claim.LeaseID) || holds(w.Holder, claim.Name, wanted))
+			return notUnless(w.Queued && w.ID == lokt.PublicID(claim.LeaseID) ||
+				holds(w.Holder, claim.Name, wanted) && w.Holder.Owner.ID == claim.Owner.ID)
 		})
 		switch blocked := (*lokt.BlockedError)(nil); {
 		case errors.As(err, &blocked) && claim.Wait > 0 && !body.Stay && len(blocked.Cycle) == 0 && blocked.Ousted == "":

@@ -41,6 +41,10 @@ func answering(t *testing.T, status int, media string, body func() io.Reader) *h
 func calls(c *httpapi.Client) map[string]func(ctx context.Context) error {
 	owner, worker, freeze := lokt.Owner{ID: "a"}, c.Jobs(), lokt.Freeze{ID: "f", Owner: lokt.Owner{ID: "a"}}
 	return map[string]func(ctx context.Context) error{
+		"refresh": func(ctx context.Context) error {
+			_, err := c.Acquire(ctx, lokt.Claim{Name: "x", LeaseID: "mine", Owner: lokt.Owner{ID: "b"}, TTL: time.Minute, Refresh: true})
+			return err
+		},
 		"acquire": func(ctx context.Context) error {
 			_, err := c.Acquire(ctx, lokt.Claim{Name: "x", LeaseID: "mine", Owner: owner, TTL: time.Minute})
 			return err
