@@ -23,12 +23,12 @@ func (d *fileDB) mixed(ctx context.Context, s *state, mark markText) bool {
 		file = &state{Backup: true} // all is in the log
 	}
 	return err == nil && (file.Database != s.Database && !file.Backup || mark.Database == s.Database && file.Commits < mark.Moved ||
-		file.Commits > s.Commits || firstCommit(d.path+"-wal") > file.Commits+1)
+		file.Commits > s.Commits || firstCommit(d.path+"-wal", s.Database) > file.Commits+1)
 }
 
-// firstCommit returns the lowest number of a commit that is in the pages of a log's first transaction: its own, or one before it of
-// which a page has remains; 0 if there is none.
-func firstCommit(path string) (first uint64) {
+// firstCommit returns the lowest number of a commit of the database that is in the pages of a log's first transaction: its own, or one
+// before it of which a page has remains; 0 if there is none. It looks for the document of a state, which nobody else's text is like.
+func firstCommit(path, database string) (first uint64) {
 	log, err := os.Open(path)
 	if err != nil {
 		return 0
@@ -40,7 +40,7 @@ func firstCommit(path string) (first uint64) {
 		if _, err = log.ReadAt(page, at); err != nil || !ofLog(header, page) {
 			break
 		}
-		for _, text := range bytes.Split(page, []byte(`"commits":`))[1:] {
+		for _, text := range bytes.Split(page, fmt.Appendf(nil, `{"database":%q,"commits":`, database))[1:] {
 			var n uint64
 			if _, e := fmt.Sscanf(string(text[:min(len(text), 20)]), "%d", &n); e == nil && (first == 0 || n < first) {
 				first = n
