@@ -16,8 +16,6 @@ package easy
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -30,6 +28,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
+	"github.com/lokt-dev/lokt/internal/renewed"
 	"github.com/lokt-dev/lokt/store/filestore"
 )
 
@@ -148,26 +147,15 @@ func ClientOptions(getenv func(string) string) (o httpapi.ClientOptions, err err
 	if ca == "" && cert == "" {
 		return o, nil
 	}
-	o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
-	if ca != "" {
-		pem, err := os.ReadFile(ca)
-		if err != nil {
-			return o, fmt.Errorf("LOKT_CA_FILE: %w", err)
+	files, err := renewed.NewTLS(ca, cert, key)
+	if err != nil {
+		name := "LOKT_CERT_FILE, LOKT_KEY_FILE"
+		if _, e := renewed.NewTLS(ca, "", ""); e != nil {
+			name, err = "LOKT_CA_FILE", e
 		}
-		o.TLS.RootCAs = x509.NewCertPool()
-		if !o.TLS.RootCAs.AppendCertsFromPEM(pem) {
-			return o, fmt.Errorf("LOKT_CA_FILE: %s has no certificate in PEM", ca)
-		}
+		return o, fmt.Errorf("%s: %w", name, err)
 	}
-	if cert != "" {
-		o.TLS.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			pair, err := tls.LoadX509KeyPair(cert, key)
-			return &pair, err
-		}
-		if _, err := o.TLS.GetClientCertificate(nil); err != nil {
-			return o, fmt.Errorf("LOKT_CERT_FILE, LOKT_KEY_FILE: %w", err)
-		}
-	}
+	o.TLSSource = files.Config
 	return o, nil
 }
 

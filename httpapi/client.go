@@ -29,10 +29,12 @@ type ClientOptions struct {
 	Token       string
 	TokenSource func() (string, error)
 
-	// TLS configures https URLs; nil means the system's certificate authorities.
-	TLS *tls.Config
+	// TLS configures https URLs; nil means the system's certificate authorities. TLSSource, if set, is asked for it for each
+	// connection, or once if that is through a proxy.
+	TLS       *tls.Config
+	TLSSource func() *tls.Config
 
-	// HTTPClient replaces the client's own. TLS is then not looked at. Its Timeout should be 0: it would end long waits.
+	// HTTPClient replaces the client's own. TLS and TLSSource are then not looked at. Its Timeout should be 0: it would end long waits.
 	HTTPClient *http.Client
 
 	// Attempt bounds how long one attempt at a request may take, beside what it waits on purpose; 10 s if 0. When it is
@@ -116,7 +118,14 @@ func New(urls string, o ClientOptions) (*Client, error) {
 		// given up.
 		t.Protocols = new(http.Protocols)
 		t.Protocols.SetHTTP1(true)
-		t.DialContext = (&net.Dialer{Timeout: min(c.o.Attempt, 5*time.Second), KeepAlive: 15 * time.Second}).DialContext
+		dialer := &net.Dialer{Timeout: min(c.o.Attempt, 5*time.Second), KeepAlive: 15 * time.Second}
+		t.DialContext = dialer.DialContext
+		if o.TLSSource != nil {
+			o.TLS = o.TLSSource()
+			t.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				return (&tls.Dialer{NetDialer: dialer, Config: o.TLSSource()}).DialContext(ctx, network, addr)
+			}
+		}
 		if o.TLS != nil {
 			t.TLSClientConfig = o.TLS.Clone()
 		}
@@ -309,7 +318,7 @@ func (c *Client) attempt(
 		distrusted := notTrusted(err)
 		x.doubtful = x.doubtful || !distrusted && !neverSent(err)
 		x.seen = x.seen || x.doubtful
-		return !distrusted || len(c.urls) > 1, 0, c.unreachable(at, err)
+		return !distrusted || len(c.urls) > 1 || x.seen, 0, c.unreachable(at, err) // whom it has trusted before may be about to be again
 	}
 	defer func() { // so that its connection can be used again
 		_, _ = io.CopyN(io.Discard, resp.Body, 64<<10)

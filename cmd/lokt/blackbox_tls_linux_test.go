@@ -84,3 +84,37 @@ func TestServersWithTLSAreTrustedByTheirAuthorityAndClientsByTheirs(t *testing.T
 	byName := "LOKT_SERVER=" + strings.Replace(d.url, "127.0.0.1", "localhost", 1)
 	contains(t, q.with(byName).want(1, "lock", "x").stderr, "name the server as its certificate does")
 }
+
+// Promise S-330.
+func TestAGuardAndAWaiterSurviveThatTheAuthorityOfTheirServerIsReplaced(t *testing.T) {
+	p := newPlace(t)
+	usual := &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+	old, next := newAuthority(t, p.dir), newAuthority(t, t.TempDir())
+	old.issue("server", usual)
+	next.issue("server", usual)
+	d := &daemon{store: "sqlite:" + filepath.Join(p.dir, "loktd.db"), args: []string{
+		"--tls-cert", old.file("server.pem"), "--tls-key", old.file("server.key"),
+	}}
+	t.Cleanup(d.kill)
+	check(t, d.up())
+	p = p.with("LOKT_SERVER="+d.url, "LOKT_CA_FILE="+old.file("ca.pem"))
+	h := p.as("first").hold("x", "--ttl", "20s")
+	w := p.as("second").start(p.as("second").lokt("guard", "x", "--wait", "--ttl", "20s", "--", "sh", "-c", loop))
+	p.waits("x", "second")
+	for _, name := range []string{"server.pem", "server.key"} {
+		check(t, os.Rename(next.file(name), old.file(name)))
+	}
+	d.kill()
+	check(t, d.up())
+	contains(t, p.want(1, "status", "x").stderr, "LOKT_CA_FILE")
+	check(t, os.Rename(next.file("ca.pem"), old.file("ca.pem")))
+	was := p.status("x")
+	p.eventually("it is renewed", func() bool { return p.status("x").Renewals > was.Renewals })
+	p.waits("x", "second")
+	if r := h.end(); r.code != 0 || strings.Contains(r.stderr, "lost") {
+		t.Error(r)
+	}
+	if r := w.running().end(); r.code != 0 {
+		t.Error(r)
+	}
+}

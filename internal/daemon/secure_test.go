@@ -381,7 +381,7 @@ func (a *authority) client(p *proc, cert, key string) *api {
 	return &api{url: p.url, client: &http.Client{Transport: transport, Timeout: patience}}
 }
 
-// Promises S-98, S-99, S-271, S-311.
+// Promises S-98, S-99, S-271, S-311, S-330.
 func TestCallersAreKnownByTheirCertificates(t *testing.T) {
 	t.Parallel()
 	server, clients := newAuthority(t, "servers"), newAuthority(t, "clients")
@@ -487,6 +487,25 @@ func TestCallersAreKnownByTheirCertificates(t *testing.T) {
 	eventually(t, "it is said", func() bool { return serial() == "7" && strings.Contains(p.log.String(), "cannot be used") })
 	server.issue("server", 8)
 	eventually(t, "the next certificate is used, without a signal", func() bool { return serial() == "8" })
+
+	next := newAuthority(t, "next")
+	nextCert, nextKey := next.issue("server", 9)
+	for _, r := range [][2]string{{nextCert, cert}, {nextKey, key}, {next.file("ca.pem"), server.file("ca.pem")}} {
+		if err := os.Rename(r[0], r[1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a = next.client(p, boss, bossKey)
+	a.client.Transport.(*http.Transport).TLSClientConfig.RootCAs.AddCert(server.cert)
+	eventually(t, "the certificate of the next authority is used", func() bool { return serial() == "9" })
+	for _, half := range []string{worker, workerKey} { // what can be used last goes on
+		if err := errors.Join(c.Close(), os.Truncate(half, 20)); err != nil {
+			t.Fatal(err)
+		}
+		if held, err := c.Acquire(t.Context(), claim); err != nil || held.LeaseID != claim.LeaseID {
+			t.Errorf("with the authority that is in the file now, and half of %s: %v", filepath.Base(half), err)
+		}
+	}
 	p.stop()
 }
 

@@ -4,11 +4,12 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"sync"
 	"time"
+
+	"github.com/lokt-dev/lokt/internal/renewed"
 )
 
 // certificates are the daemon's own, and those of the authorities whose clients it knows. They are read again when their
@@ -19,7 +20,8 @@ type certificates struct {
 
 	mu      sync.Mutex // for the fields below
 	current *tls.Config
-	read    [3]fs.FileInfo // of the files as they were read, or tried
+	files   renewed.Files
+	failed  bool // to read them
 	looked  time.Time
 }
 
@@ -27,7 +29,7 @@ type certificates struct {
 const lookEvery = time.Second
 
 func loadCertificates(c *Config, log *slog.Logger) (*certificates, error) {
-	t := &certificates{c: c, log: log}
+	t := &certificates{c: c, log: log, files: renewed.Files{Paths: []string{c.TLSCert, c.TLSKey, c.ClientCA}}}
 	if err := t.reload(); err != nil {
 		return nil, err
 	}
@@ -50,7 +52,7 @@ func (t *certificates) expired() error {
 func (t *certificates) reload() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	_ = t.changed()
+	t.files.Changed()
 	return t.load()
 }
 
@@ -58,36 +60,25 @@ func (t *certificates) reload() error {
 func (t *certificates) look() *tls.Config {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if time.Since(t.looked) < lookEvery || !t.changed() {
+	if time.Since(t.looked) < lookEvery {
+		return t.current
+	}
+	t.looked = time.Now()
+	changed := t.files.Changed()
+	if !changed && !t.failed { // what was in the way need not be in the files
 		return t.current
 	}
 	err := t.load()
+	t.failed = err != nil
 	if err == nil {
 		err = t.expired()
 	}
-	if err != nil {
+	if err != nil && changed {
 		t.log.Error("certificate files have changed, and cannot be used", "err", err)
-	} else {
+	} else if err == nil {
 		t.log.Info("certificate files read again")
 	}
 	return t.current
-}
-
-// changed reports whether other files are there than at the last look.
-func (t *certificates) changed() (changed bool) {
-	t.looked = time.Now()
-	for i, path := range []string{t.c.TLSCert, t.c.TLSKey, t.c.ClientCA} {
-		was := t.read[i]
-		t.read[i], _ = os.Stat(path) // that it is not there is a change as well
-		is := t.read[i]
-		switch {
-		case is == nil || was == nil:
-			changed = changed || is != was
-		case is.Mode().IsRegular(): // who reads a pipe twice may wait for ever
-			changed = changed || !os.SameFile(is, was) || is.Size() != was.Size() || !is.ModTime().Equal(was.ModTime())
-		}
-	}
-	return changed
 }
 
 // load reads the files. If one cannot be used, everything stays as it was.

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
@@ -19,7 +20,7 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
-// Promise S-117.
+// Promises S-117, S-330.
 func TestTLSAndAUserWithRightsForThePrefixOnlyAreEnough(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, false, func(cfg *embed.Config) {
@@ -93,6 +94,21 @@ func TestTLSAndAUserWithRightsForThePrefixOnlyAreEnough(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	made, err := transport.SelfCert(zap.NewNop(), t.TempDir(), []string{"127.0.0.1:0"}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for from, to := range map[string]string{made.CertFile: ca, made.KeyFile: filepath.Join(filepath.Dir(ca), "key.pem")} {
+		text, err := os.ReadFile(from)
+		if err := errors.Join(err, os.WriteFile(to, text, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.members[0].gate.Cut()
+	eventually(t, "new connections trust the certificate that is there now", func() bool {
+		snap, err := m.Get(ctx, "x")
+		return err == nil && len(snap.Lock.Holders) == 1
+	})
 	if _, err := Open(ctx, "http://"+at, Options{}); !errors.Is(err, lokt.ErrInvalid) {
 		t.Errorf("a URL of another kind: %v", err)
 	}

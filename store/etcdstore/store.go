@@ -12,6 +12,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/store/etcdstore/members"
@@ -77,11 +79,16 @@ func Open(ctx context.Context, rawURL string, o Options) (*Store, error) {
 		return nil, fmt.Errorf("%w: %w", lokt.ErrInvalid, err)
 	}
 	o.Timeout, o.KeepEvents = cmp.Or(max(o.Timeout, 0), 5*time.Second), cmp.Or(max(o.KeepEvents, 0), 10_000)
-	client, err := clientv3.New(clientv3.Config{
-		Endpoints: t.endpoints, TLS: t.tls, Username: t.user, Password: t.password, Logger: zap.NewNop(), DialTimeout: o.Timeout,
+	config := clientv3.Config{
+		Endpoints: t.endpoints, Username: t.user, Password: t.password, Logger: zap.NewNop(), DialTimeout: o.Timeout,
 		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 2 * time.Second, // etcd refuses pings every 5 s and less
 		BackoffWaitBetween: 20 * time.Millisecond, BackoffJitterFraction: 0.5, MaxUnaryRetries: 3,
-	})
+	}
+	if t.tls != nil {
+		config.TLS = t.tls.Config()
+		config.DialOptions = []grpc.DialOption{grpc.WithTransportCredentials(handshake{credentials.NewTLS(config.TLS), t.tls})}
+	}
+	client, err := clientv3.New(config)
 	if err != nil {
 		return nil, t.silence(ctx, err, unavailable(ctx, err))
 	}

@@ -4,14 +4,16 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"strings"
 	"time"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/lokt-dev/lokt/internal/renewed"
 )
 
 // target is what a URL says.
@@ -20,7 +22,7 @@ type target struct {
 	prefix    string // begins with a slash, does not end with one
 	user      string
 	password  string
-	tls       *tls.Config // nil for plain connections
+	tls       *renewed.TLS // nil for plain connections
 }
 
 const (
@@ -69,7 +71,7 @@ func parse(text string) (target, error) {
 	}
 	switch {
 	case scheme == "etcds":
-		t.tls, err = files(values.Get("ca"), values.Get("cert"), values.Get("key"))
+		t.tls, err = renewed.NewTLS(values.Get("ca"), values.Get("cert"), values.Get("key"))
 	case len(values) > 0:
 		err = errors.New("files for TLS need a URL that begins with etcds://")
 	}
@@ -85,31 +87,17 @@ func endpoint(h string) (string, error) {
 	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), defaultPort)), nil
 }
 
-// files makes a TLS configuration of PEM files: authorities instead of the system's, and a certificate of the client's
-// own.
-func files(ca, cert, key string) (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12}
-	if ca != "" {
-		pem, err := os.ReadFile(ca)
-		if err != nil {
-			return nil, err
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("no certificates in %s", ca)
-		}
-	}
-	if cert != "" || key != "" {
-		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { // whichever is in the files then
-			pair, err := tls.LoadX509KeyPair(cert, key)
-			return &pair, err
-		}
-		if _, err := c.GetClientCertificate(nil); err != nil {
-			return nil, err
-		}
-	}
-	return c, nil
+// handshake is TLS with what is in the files when a connection is made.
+type handshake struct {
+	credentials.TransportCredentials
+	files *renewed.TLS
 }
+
+func (t handshake) ClientHandshake(ctx context.Context, authority string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return credentials.NewTLS(t.files.Config()).ClientHandshake(ctx, authority, c)
+}
+
+func (t handshake) Clone() credentials.TransportCredentials { return t }
 
 // silence explains an error by how far one gets with each endpoint, if none has answered: etcd's client says no more than that.
 func (t *target) silence(ctx context.Context, cause, err error) error {
@@ -123,7 +111,7 @@ func (t *target) silence(ctx context.Context, cause, err error) error {
 		if t.tls == nil {
 			c, failed = (&net.Dialer{}).DialContext(ctx, "tcp", address)
 		} else {
-			c, failed = (&tls.Dialer{Config: t.tls}).DialContext(ctx, "tcp", address)
+			c, failed = (&tls.Dialer{Config: t.tls.Config()}).DialContext(ctx, "tcp", address)
 		}
 		if cancel(); failed == nil {
 			_ = c.Close()

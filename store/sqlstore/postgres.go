@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -82,12 +81,16 @@ func openServer(ctx context.Context, url string, o Options) (_ *serverDB, err er
 	c.RuntimeParams["application_name"] = cmp.Or(c.RuntimeParams["application_name"], "lokt")
 	c.RuntimeParams["client_encoding"] = "UTF8" // whatever the role's settings say
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, pgTimeout/2)
+	renew := renewing(url, c)
 	d := &serverDB{options: o, origin: lokt.NewLeaseID(), words: make(chan string, 10_000)}
 	for pool, most := range map[**pgxpool.Pool]int32{&d.readers: pgReaders, &d.writers: pgWriters} {
 		config := config.Copy()
 		config.MaxConns, config.MinConns = most, 0
-		if pool == &d.writers {
-			config.BeforeConnect = uncancelled
+		config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
+			if renew(c); pool == &d.writers {
+				uncancelled(c)
+			}
+			return nil
 		}
 		if *pool, err = pgxpool.NewWithConfig(context.WithoutCancel(ctx), config); err != nil {
 			return nil, pgError(err)
@@ -110,26 +113,6 @@ func openServer(ctx context.Context, url string, o Options) (_ *serverDB, err er
 		d.tasks.Go(func() { task(background) })
 	}
 	return d, nil
-}
-
-// uncancelled has a connection closed without a request to cancel what it is at. A commit that waits for a standby must not be
-// called back: PostgreSQL would show it to all at once, and a standby that takes over would not have it.
-func uncancelled(_ context.Context, c *pgx.ConnConfig) error {
-	var connected atomic.Bool
-	dial, then := c.DialFunc, c.AfterConnect
-	c.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		if connected.Load() {
-			return nil, errors.ErrUnsupported
-		}
-		return dial(ctx, network, addr)
-	}
-	c.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
-		if connected.Store(true); then != nil {
-			return then(ctx, conn)
-		}
-		return nil
-	}
-	return nil
 }
 
 // makeTables makes the tables if there are none. Processes that start at the same time do so one after another.
@@ -456,13 +439,15 @@ func (d *serverDB) tell(ctx context.Context) {
 
 // listen wakes whom the changes of other processes concern.
 func (d *serverDB) listen(ctx context.Context) {
-	config := d.readers.Config().ConnConfig
+	pool := d.readers.Config()
+	config := pool.ConnConfig
 	config.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) {
 		if words := strings.Fields(n.Payload); len(words) > 0 && words[0] != d.origin {
 			d.hear(words[1:])
 		}
 	}
 	for ctx.Err() == nil {
+		_ = pool.BeforeConnect(ctx, config) // which cannot fail
 		c, err := pgx.ConnectConfig(ctx, config)
 		if err == nil {
 			if _, err = c.Exec(ctx, "LISTEN "+pgx.Identifier{d.channel}.Sanitize()); err == nil {

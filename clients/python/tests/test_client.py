@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -239,6 +240,40 @@ class TestLocks(unittest.TestCase):
         self.assertTrue(lease.lost.is_set(), "the lock was another's before its holder had lost it")
         self.assertLess(took, 10)  # the next renewal is due after 6 s at most
         lease.release()
+
+    @unittest.skipUnless(shutil.which("openssl"), "no openssl")
+    def test_authorities_may_be_replaced_while_it_runs(self) -> None:
+        # Promise S-330.
+        with tempfile.TemporaryDirectory() as dir:
+            cert, key, ca = (os.path.join(dir, name) for name in ("cert", "key", "ca"))
+
+            def issue() -> None:
+                make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=x -addext subjectAltName=IP:127.0.0.1"
+                subprocess.run([*make.split(), "-keyout", key, "-out", cert], check=True, capture_output=True)
+                shutil.copy(cert, ca + ".new")
+
+            issue()
+            with self.assertRaises(lokt.InvalidError):
+                lokt.Client("https://127.0.0.1:1", ca=ca).about()
+            os.replace(ca + ".new", ca)
+            server = Server("--tls-cert", cert, "--tls-key", key)
+            self.addCleanup(server.stop)
+            client = lokt.Client(server.url.replace("http:", "https:"), ca=ca)
+            client.about()
+            server.kill()
+            issue()
+            server.start()
+            with self.assertRaises(lokt.UnavailableError):
+                client.about()
+            os.replace(ca + ".new", ca)
+            for state in ("replaced", "half", "missing"):
+                with self.subTest(state):
+                    if state == "half":
+                        os.truncate(ca, 100)
+                    if state == "missing":
+                        os.remove(ca)
+                    client.close()
+                    client.about()
 
     def test_freezes_and_events(self) -> None:
         self.client.freeze("db", ttl=30, reason="release day")

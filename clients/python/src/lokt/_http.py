@@ -115,6 +115,7 @@ class Transport:
             raise errors.InvalidError(f"timeout is {timeout}: give it in seconds, more than 0 and not infinite")
         self._ca = ca
         self._tls: ssl.SSLContext | None = None
+        self._ca_found: tuple[int, int, int, int] | None = None
         self.timeout = timeout
         self._current = 0
         begin_in_each_process(self)
@@ -298,13 +299,25 @@ class Transport:
                 connection.close()
         scheme, host, port = self._addresses[which]
         if scheme == "https":
-            if self._tls is None:
-                self._tls = ssl.create_default_context(cafile=self._ca)
+            tls = self._trust()
             return (
-                http.client.HTTPSConnection(host, port, timeout=timeout, context=self._tls),
+                http.client.HTTPSConnection(host, port, timeout=timeout, context=tls),
                 False,
             )
         return http.client.HTTPConnection(host, port, timeout=timeout), False
+
+    def _trust(self) -> ssl.SSLContext:
+        """Goes by the authorities that are in the file now. While it cannot be used, halfway through a change, by those before."""
+        with self._lock:
+            try:
+                is_ = os.stat(self._ca) if self._ca else None
+                found = is_ and (is_.st_dev, is_.st_ino, is_.st_size, is_.st_mtime_ns)
+                if self._tls is None or found != self._ca_found:
+                    self._tls, self._ca_found = ssl.create_default_context(cafile=self._ca), found
+            except OSError as e:  # ssl.SSLError is one
+                if self._tls is None:
+                    raise errors.InvalidError(f"ca: {self._ca} cannot be used: {e.strerror or e}") from e
+            return self._tls
 
     def _keep(self, which: int, connection: http.client.HTTPConnection) -> None:
         with self._lock:
