@@ -62,6 +62,7 @@ func TestAServerOutOfReachIsAnErrorOfEveryCommandAndNothingIsRun(t *testing.T) {
 		{"guard", "x", "--", "touch", "wrong"}, {"guard", "x", "--wait", "--", "touch", "wrong"}, {"lock", "x"}, {"lock", "x", "--wait"}, {"unlock", "x"},
 		{"unlock", "--all"}, {"exists", "x"}, {"why", "x"}, {"status"}, {"status", "x"}, {"status", "--watch"}, {"audit"}, {"freeze", "x", "--ttl", "1m"},
 		{"unfreeze", "x"}, {"metrics"}, {"doctor"},
+		{"job", "submit", "--wait"}, {"job", "list"}, {"job", "show", "x"}, {"job", "logs", "x"}, {"job", "cancel", "x"}, {"job", "stats"}, {"job", "workers"},
 	} {
 		cmd := p.lokt(args...)
 		all.Go(func() {

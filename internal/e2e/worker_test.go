@@ -8,6 +8,8 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -318,6 +320,18 @@ func TestAWorkerSurvivesTheDeathOfItsServer(t *testing.T) {
 	s.must("job", "submit", "--type", "a", "--wait")
 }
 
+// Promise S-92.
+func TestAWorkerSaysThatItsCommandIsEndedBecauseItsServerIsAway(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 6*time.Second)
+	w := s.worker("--", s.script("do.sh", marks))
+	s.submit()
+	pid := s.marked(1)
+	s.kill()
+	w.says("is stopped: ")
+	s.gone(pid)
+}
+
 // Promise S-228. The server is killed between any two steps.
 func TestJobsRunAfterOthersThoughTheServerIsKilled(t *testing.T) {
 	t.Parallel()
@@ -589,6 +603,17 @@ func TestSubmittingSaysWhatIsWrongAndWhatToDo(t *testing.T) {
 	}
 	if code, _, errs := s.run("job", "submit", "--wait", "--timeout", "100ms"); code != 2 || !strings.Contains(errs, "goes on") {
 		t.Errorf("exit %d: %s", code, errs)
+	}
+	if full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0); err == nil { // there is none on some systems
+		cmd := exec.Command(filepath.Join(s.bin, "lokt"), "job", "submit", "--type", "full")
+		var errs strings.Builder
+		cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = s.environ(), s.dir, full, &errs
+		err := cmd.Run()
+		if err == nil || !strings.Contains(errs.String(), " is submitted: ") {
+			t.Fatalf("%v: %s", err, &errs)
+		}
+		_ = full.Close()
+		s.must("job", "cancel", strings.Fields(errs.String())[2])
 	}
 	later := s.submit("--run-at", "1h")
 	if out := s.must("job", "show", later); !strings.Contains(out, "waiting_for:   run_at") {

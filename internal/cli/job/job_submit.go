@@ -164,7 +164,10 @@ func (a cmd) runJobSubmit(ctx context.Context, s jobs.Service, o jobSubmitOption
 	}
 	id := receipts[0].JobID
 	if !o.wait {
-		return a.Answer(map[string]any{"job_id": id, "state": receipts[0].State}, "%s", id)
+		if err := a.Answer(map[string]any{"job_id": id, "state": receipts[0].State}, "%s", id); err != nil {
+			return fmt.Errorf("job %s is submitted: %w", id, err)
+		}
+		return nil
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
@@ -193,12 +196,12 @@ const (
 	lastLook  = time.Second
 )
 
-// await looks at a job until it has ended. A server that is away meanwhile is asked again.
+// await looks at a job until it has ended. A server that is away meanwhile, or is asked too often, is asked again.
 func (a cmd) await(ctx context.Context, id string, look func() (ended bool, err error)) error {
 	away := false
 	for pause := firstLook; ; pause = min(pause*5/4, lastLook) {
 		ended, err := look()
-		out := errors.Is(err, lokt.ErrUnavailable)
+		out := errors.Is(err, lokt.ErrUnavailable) || errors.Is(err, httpapi.ErrRateLimited)
 		switch {
 		case ctx.Err() != nil:
 		case err == nil && ended:

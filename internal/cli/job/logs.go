@@ -31,7 +31,13 @@ func newJobLogs(a cmd) *cobra.Command {
 				}
 				return !follow || o.State.Ended(), err
 			}
-			return a.await(ctx, args[0], look)
+			if follow {
+				return a.await(ctx, args[0], look)
+			}
+			if _, err := look(); err != nil {
+				return about(args[0], err)
+			}
+			return nil
 		}),
 	})
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what is printed, until the job has ended")

@@ -299,7 +299,10 @@ func (r *workerRun) do(ctx context.Context, run *worker.Run) (any, error) {
 			case <-time.After(run.Remaining()):
 			}
 		}
-		cause = cmp.Or(run.Err(), errLate)
+		if cause = run.Err(); cause == nil {
+			cause = errLate
+			r.tell(worker.Notice{Type: worker.NoticeStop, Run: run, Err: cause})
+		}
 	}
 	var lost *worker.LockLostError
 	if errors.As(cause, &lost) {
