@@ -174,6 +174,7 @@ type exchange struct {
 	most     time.Duration // how long a request that no server has seen is tried; 0: the client's patience, which is added once one has
 	attempt  time.Duration // in place of the client's, if shorter; 0 if not
 
+	anew     int                   // set: how often it was sent over a new connection because who asks was not known
 	seen     bool                  // set: a server may have seen the request
 	doubtful bool                  // set: an earlier attempt may have been carried out although no answer came
 	sent     time.Time             // set: when the last attempt began
@@ -351,6 +352,11 @@ func (c *Client) attempt(
 		x.doubtful, retry = true, true
 	case http.StatusTooManyRequests:
 		retry = retry || errors.Is(err, errGarbage) // of a proxy, which has passed nothing on
+	case http.StatusUnauthorized: // the connection may be older than what is in the file of the certificate now
+		if retry = c.o.TLSSource != nil && r.Header.Get("Authorization") == "" && x.anew < 3; retry {
+			x.anew++
+			c.http.CloseIdleConnections()
+		}
 	}
 	switch {
 	case errors.Is(err, errGarbage):
