@@ -258,14 +258,24 @@ class TestLocks(unittest.TestCase):
             os.replace(ca + ".new", ca)
             server = Server("--tls-cert", cert, "--tls-key", key)
             self.addCleanup(server.stop)
-            client = lokt.Client(server.url.replace("http:", "https:"), ca=ca)
-            client.about()
+            url = server.url.replace("http:", "https:")
+            client = lokt.Client(url, ca=ca)
+            other = lokt.Client(url, ca=ca, owner="other")
+            held = client.acquire("x", ttl=60)
+            waited: list[Any] = []
+            waiter = threading.Thread(target=lambda: waited.append(other.acquire("x", wait=60)))
+            waiter.start()
+            until(lambda: client.lock("x").queue)
             server.kill()
             issue()
             server.start()
             with self.assertRaises(lokt.UnavailableError):
-                client.about()
+                lokt.Client(url, ca=ca).about()
             os.replace(ca + ".new", ca)
+            held.release()
+            waiter.join(60)
+            self.assertEqual(1, len(waited))
+            waited[0].release()
             for state in ("replaced", "half", "missing"):
                 with self.subTest(state):
                     if state == "half":

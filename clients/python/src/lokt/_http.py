@@ -115,6 +115,7 @@ class Transport:
             raise errors.InvalidError(f"timeout is {timeout}: give it in seconds, more than 0 and not infinite")
         self._ca = ca
         self._tls: ssl.SSLContext | None = None
+        self._trusted = False
         self._ca_found: tuple[int, int, int, int] | None = None
         self.timeout = timeout
         self._current = 0
@@ -192,6 +193,7 @@ class Transport:
                 try:
                     if connection.sock is None:
                         connection.connect()
+                    self._trusted = True
                     assert connection.sock is not None
                     connection.sock.settimeout(wait + min(self.timeout, left))
                     call.use(connection.sock)
@@ -208,7 +210,7 @@ class Transport:
                         errors.UnavailableError(
                             f"{self._name(which)}: TLS: {reason}; is the URL's scheme right, and the CA known?"
                         ),
-                        False,
+                        self._trusted,  # whom it has trusted before may be about to be again
                     )
                 except (OSError, http.client.HTTPException) as e:
                     connection.close()
