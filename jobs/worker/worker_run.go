@@ -475,9 +475,10 @@ func (r *Run) end(c jobs.Completion, failure, cause error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	defer context.AfterFunc(r.w.hard, func() { time.AfterFunc(r.w.o.StopGrace, cancel) })()
-	refused := false                                                                     // what the handler returned
-	patience := map[bool]time.Duration{false: completePatience}[c.Status == jobs.Queued] // a job that was not begun goes back by itself
+	defer context.AfterFunc(r.w.hard, func() { time.AfterFunc(r.w.o.StopGrace*19/20, cancel) })() // so that it is told before Run returns
+	var away error                                                                                // why it was not told
+	refused := false                                                                              // what the handler returned
+	patience := map[bool]time.Duration{false: completePatience}[c.Status == jobs.Queued]          // a job that was not begun goes back by itself
 	for pause := firstRetry; ; pause = min(2*pause, r.life()/4, 2*time.Second) {
 		try, end := context.WithTimeout(ctx, max(r.life()/2, time.Second))
 		applied, err := r.w.leaser.Complete(try, c)
@@ -500,9 +501,13 @@ func (r *Run) end(c jobs.Completion, failure, cause error) {
 			c.Status, c.Result, c.Error = jobs.Failed, nil, failureJSON(failure)
 			continue
 		case !r.w.passing(err), ctx.Err() != nil, r.Remaining() < -patience, r.gone.Load():
+			if ctx.Err() != nil {
+				err = cmp.Or(away, err)
+			}
 			r.w.notify(Notice{Type: NoticeUntold, Run: r, Err: err})
 			return
 		}
+		away = err
 		r.w.rest(ctx, spread(pause), nil)
 	}
 }

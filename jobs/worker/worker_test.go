@@ -640,6 +640,24 @@ func TestStopEndsAWorkerAtOnce(t *testing.T) {
 	})
 }
 
+// Promise S-89.
+func TestAWorkerThatIsStoppedSaysWhichEndsItCouldNotTell(t *testing.T) {
+	h := func(context.Context, *worker.Run) (any, error) { time.Sleep(time.Second); return nil, nil }
+	bubble(t, jobs.Config{}, worker.WorkerOptions{}, h, func(t *testing.T, s *shop) {
+		submit(t, s.m)
+		s.f.set(true, true)
+		time.Sleep(10 * time.Second)
+		s.w.Stop()
+		if err := <-s.done; err != nil {
+			t.Error(err)
+		}
+		s.done <- nil
+		if said := s.said(worker.NoticeUntold); len(said) != 1 || !errors.Is(said[0].Err, lokt.ErrUnavailable) {
+			t.Errorf("it is said of ends that %+v", said)
+		}
+	})
+}
+
 func TestNewsAboutAJobArriveAndTheirNumberIsBounded(t *testing.T) {
 	h := func(ctx context.Context, r *worker.Run) (any, error) {
 		if found, err := r.Resume(new(int)); err != nil || found != (r.Job.Attempt == 2) {
