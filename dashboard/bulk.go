@@ -284,7 +284,7 @@ func (d *Dashboard) undoRun(v *visit) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if time.Now().After(r.Begins) {
+	if !r.Undone && time.Now().After(r.Begins) {
 		return "", fmt.Errorf("%w: it has begun, %d of %d are done", lokt.ErrInvalid, r.Done, r.Count)
 	}
 	r.Undone = true

@@ -152,13 +152,16 @@ const patience = 2 * time.Minute
 
 // wait waits for the end of a run, and undoes it if a signal asks for that in time.
 func (b *bulk) wait(ctx context.Context, at string) error {
-	interrupted, stop := guard.Notify().Context(ctx)
+	signals := guard.Notify()
+	interrupted, stop := signals.Context(ctx)
 	defer stop()
 	told, answered, away := false, time.Now(), false
+	begins := answered.Add(30 * time.Second) // as long as it is not told
 	for {
-		r, err := b.ask(ctx, http.MethodGet, at, nil)
-		out := errors.Is(err, errNoAnswer)
+		r, err := b.ask(interrupted, http.MethodGet, at, nil)
+		out := passing(err)
 		switch {
+		case interrupted.Err() != nil:
 		case out && time.Since(answered) < patience:
 			if !away {
 				b.Tell("warning: trying again: %v", err)
@@ -173,23 +176,42 @@ func (b *bulk) wait(ctx context.Context, at string) error {
 			return b.Answer(r, "%s: %d of %d jobs", b.verb, r.Done, r.Count)
 		case !told:
 			b.Tell("it begins in %s, and Ctrl-C undoes it until then", app.Short(time.Until(r.Begins).Round(time.Second)))
-			told = true
+			told, begins = true, r.Begins
 		}
 		if away = out; !out {
 			answered = time.Now()
 		}
-		if app.Pause(interrupted, time.Second) {
-			continue
+		if !app.Pause(interrupted, time.Second) {
+			break
 		}
-		if _, err := b.ask(ctx, http.MethodPost, at+"/undo", url.Values{}); err != nil {
-			b.Tell("it goes on: %v", err)
-		} else {
-			b.Tell("undone: nothing was changed")
-		}
-		by := new(guard.SignalError)
-		_ = errors.As(context.Cause(interrupted), &by) // nothing else ends it
-		return app.Exit(by.Code())
 	}
+	again, enough := signals.Context(ctx)
+	defer enough()
+	if err := b.undo(again, at, begins); err != nil {
+		b.Tell("it goes on, as far as is known: %v", err)
+	} else {
+		b.Tell("undone: nothing was changed")
+	}
+	by := new(guard.SignalError)
+	_ = errors.As(context.Cause(interrupted), &by) // nothing else ends it
+	return app.Exit(by.Code())
+}
+
+// undo tries to undo a run until that is answered, the run has begun, or ctx ends.
+func (b *bulk) undo(ctx context.Context, at string, begins time.Time) error {
+	for {
+		try, cancel := context.WithTimeout(ctx, 5*time.Second)
+		_, err := b.ask(try, http.MethodPost, at+"/undo", url.Values{})
+		cancel()
+		if !passing(err) || !time.Now().Before(begins) || !app.Pause(ctx, time.Second) {
+			return err
+		}
+	}
+}
+
+// passing reports whether it may help to ask again.
+func passing(err error) bool {
+	return errors.Is(err, errNoAnswer) || errors.Is(err, httpapi.ErrRateLimited)
 }
 
 // errNoAnswer is an ErrUnavailable that no dashboard has said: whether it heard the request is not known.

@@ -191,6 +191,55 @@ func TestCtrlCUndoesIt(t *testing.T) {
 	}
 }
 
+// A server that stands still, and then stumbles, does not keep a signal from undoing what it was told.
+func TestCtrlCUndoesItThoughTheServerStandsStill(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there are no signals")
+	}
+	_, m, url := place(t, time.Hour)
+	bin, err := programs.Dir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := neturl.Parse(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forward := httputil.NewSingleHostReverseProxy(to)
+	var looks, undos atomic.Int64
+	stands := make(chan struct{})
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.HasPrefix(r.URL.Path, "/runs/") && r.Method == http.MethodGet && looks.Add(1) == 2:
+			close(stands)
+			<-r.Context().Done()
+		case strings.HasSuffix(r.URL.Path, "/undo") && undos.Add(1) < 3:
+			panic(http.ErrAbortHandler)
+		default:
+			forward.ServeHTTP(w, r)
+		}
+	}))
+	t.Cleanup(proxy.Close)
+	c := exec.Command(filepath.Join(bin, "lokt"), "job", "cancel", "--type", "thumb", "--count", "3")
+	c.Env = append(os.Environ(), "LOKT_SERVER="+proxy.URL)
+	var said strings.Builder
+	c.Stderr = &said
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	<-stands
+	begun := time.Now()
+	if err := c.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if _ = c.Wait(); c.ProcessState.ExitCode() != 130 || !strings.Contains(said.String(), "undone: nothing was changed") || time.Since(begun) > 30*time.Second {
+		t.Errorf("%v after %v: %s", c.ProcessState, time.Since(begun), &said)
+	}
+	if got := states(t, m); got != "map[queued:5]" {
+		t.Error(got)
+	}
+}
+
 // undone runs an action, and sends it a signal that undoes it and ends it with a code.
 func undone(t *testing.T, c *exec.Cmd, url string, sig syscall.Signal, code int) {
 	t.Helper()
