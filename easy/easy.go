@@ -128,13 +128,13 @@ func over(service lokt.Service, under io.Closer, owner lokt.Owner, o lokt.Locker
 func ClientOptions(getenv func(string) string) (o httpapi.ClientOptions, err error) {
 	o.Token = getenv("LOKT_SERVER_TOKEN")
 	if file := getenv("LOKT_TOKEN_FILE"); o.Token == "" && file != "" {
-		if o.Token, err = firstLine(file); err != nil {
+		if o.Token, err = renewed.FirstLine(file); err != nil {
 			return o, fmt.Errorf("LOKT_TOKEN_FILE: %w", err)
 		}
 		var last atomic.Value
 		last.Store(o.Token)
 		o.TokenSource = func() (string, error) {
-			if token, err := firstLine(file); err == nil {
+			if token, err := renewed.FirstLine(file); err == nil {
 				last.Store(token)
 			} // otherwise it may be about to be replaced
 			return last.Load().(string), nil
@@ -157,14 +157,4 @@ func ClientOptions(getenv func(string) string) (o httpapi.ClientOptions, err err
 	}
 	o.TLSSource = files.Config
 	return o, nil
-}
-
-// firstLine returns the first line of a file, which must not be empty.
-func firstLine(file string) (string, error) {
-	text, err := os.ReadFile(file)
-	line, _, _ := strings.Cut(string(text), "\n")
-	if line = strings.TrimSpace(line); line == "" && err == nil {
-		err = fmt.Errorf("the first line of %s is empty", file)
-	}
-	return line, err
 }

@@ -39,7 +39,7 @@ func ours() map[string][]string {
 		"dashboard": {".", "internal/quote", "internal/rows", "jobs"},
 
 		"internal/archtest":         {},
-		"internal/auth":             {".", "httpapi", "internal/atomicfile", "internal/vfs"},
+		"internal/auth":             {".", "httpapi", "internal/atomicfile", "internal/renewed", "internal/vfs"},
 		"internal/promtext":         {},
 		"internal/renewed":          {},
 		"internal/version":          {},

@@ -79,7 +79,7 @@ func budgets() map[string]int {
 		"internal/testkit":       1_000,
 		"internal/archtest":      10,
 		"internal/e2e":           10,
-		"internal/renewed":       120,
+		"internal/renewed":       146,
 		"internal/replicas":      10,
 
 		"clients":  10,

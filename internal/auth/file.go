@@ -21,6 +21,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/atomicfile"
+	"github.com/lokt-dev/lokt/internal/renewed"
 	"github.com/lokt-dev/lokt/internal/vfs"
 )
 
@@ -38,9 +39,6 @@ type Entry struct {
 	Created *time.Time `json:"created,omitempty"`
 	Expires *time.Time `json:"expires,omitempty"`
 }
-
-// maxFile is how many bytes a token file may have.
-const maxFile = 16 << 20
 
 // tokenPrefix begins every token, so that programs that look for leaked secrets know one when they see it.
 const tokenPrefix = "lokt_"
@@ -62,7 +60,7 @@ func ReadFile(path string, now time.Time) ([]Entry, error) {
 	var info fs.FileInfo
 	target, err := filepath.EvalSymlinks(path) // secrets are mounted as links
 	if err == nil {
-		text, info, err = atomicfile.ReadRegular(vfs.OS(), target, maxFile)
+		text, info, err = atomicfile.ReadRegular(vfs.OS(), target, renewed.MaxFile)
 	}
 	switch {
 	case err != nil:
@@ -186,7 +184,7 @@ func Revoke(path, name string, now time.Time) (n int, certificate bool, err erro
 		return 0, false, fmt.Errorf("token file: %w", err)
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxFile))
+	text, err := io.ReadAll(io.LimitReader(f, renewed.MaxFile))
 	at := int64(0)
 	for line := range bytes.Lines(text) {
 		begin := at + int64(len(line)-len(bytes.TrimLeftFunc(line, unicode.IsSpace)))

@@ -11,13 +11,13 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/atomicfile"
+	"github.com/lokt-dev/lokt/internal/renewed"
 	"github.com/lokt-dev/lokt/internal/vfs"
 	"github.com/lokt-dev/lokt/store/sqlstore"
 )
@@ -179,9 +179,9 @@ func ownToken() (string, error) {
 	if file == "" {
 		return "", nil
 	}
-	text, err := os.ReadFile(file)
+	token, err := renewed.FirstLine(file)
 	if err != nil {
 		return "", fmt.Errorf("LOKT_TOKEN_FILE: %w", err)
 	}
-	return strings.TrimSpace(string(text)), nil
+	return token, nil
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lokt-dev/lokt/internal/renewed"
 	"github.com/lokt-dev/lokt/store/sqlstore"
 )
 
@@ -102,7 +103,7 @@ func (c *Config) ask(ctx context.Context, path, token, otherwise, mediaType stri
 			return nil, err
 		}
 		if cert, key := os.Getenv("LOKT_CERT_FILE"), os.Getenv("LOKT_KEY_FILE"); cert != "" && key != "" { // as lokt takes them
-			pair, err := tls.LoadX509KeyPair(cert, key)
+			pair, err := renewed.KeyPair(cert, key)
 			if err != nil {
 				return nil, fmt.Errorf("LOKT_CERT_FILE, LOKT_KEY_FILE: %w", err)
 			}
@@ -130,7 +131,7 @@ func (c *Config) ask(ctx context.Context, path, token, otherwise, mediaType stri
 // ownCertificateOnly returns a client's configuration that trusts a server with the very certificate in the file,
 // whatever the name by which it is reached: who asks is on the same machine and has the file.
 func ownCertificateOnly(file string) (*tls.Config, error) {
-	pem, err := os.ReadFile(file)
+	pem, err := renewed.Read(file)
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
 
@@ -83,13 +82,13 @@ func (t *certificates) look() *tls.Config {
 
 // load reads the files. If one cannot be used, everything stays as it was.
 func (t *certificates) load() error {
-	pair, err := tls.LoadX509KeyPair(t.c.TLSCert, t.c.TLSKey)
+	pair, err := renewed.KeyPair(t.c.TLSCert, t.c.TLSKey)
 	if err != nil {
 		return fmt.Errorf("TLS certificate %s with key %s: %w", t.c.TLSCert, t.c.TLSKey, err)
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2", "http/1.1"}}
 	if t.c.ClientCA != "" {
-		pem, err := os.ReadFile(t.c.ClientCA)
+		pem, err := renewed.Read(t.c.ClientCA)
 		if err != nil {
 			return fmt.Errorf("client CA: %w", err)
 		}

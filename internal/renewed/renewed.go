@@ -7,10 +7,49 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"strings"
 	"sync"
 )
+
+// MaxFile is how many bytes a file with tokens or certificates may have.
+const MaxFile = 16 << 20
+
+// Read returns what is in a file, which may be a pipe, and has no more than MaxFile.
+func Read(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
+	if err == nil && len(text) > MaxFile {
+		err = fmt.Errorf("%s has more than %d MiB", path, MaxFile>>20)
+	}
+	return text, err
+}
+
+// FirstLine returns the first line of a file, which must not be empty: a token.
+func FirstLine(path string) (string, error) {
+	text, err := Read(path)
+	line, _, _ := strings.Cut(string(text), "\n")
+	if line = strings.TrimSpace(line); line == "" && err == nil {
+		err = fmt.Errorf("the first line of %s is empty", path)
+	}
+	return line, err
+}
+
+// KeyPair reads a certificate and its key.
+func KeyPair(cert, key string) (tls.Certificate, error) {
+	certPEM, err1 := Read(cert)
+	keyPEM, err2 := Read(key)
+	if err := errors.Join(err1, err2); err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(certPEM, keyPEM)
+}
 
 // Files are files that are read together. An empty path stands for none. It is for one goroutine at a time.
 type Files struct {
@@ -66,7 +105,7 @@ func NewTLS(ca, cert, key string) (*TLS, error) {
 func (t *TLS) load() error {
 	var errs [2]error
 	if t.ca != "" {
-		pem, err := os.ReadFile(t.ca)
+		pem, err := Read(t.ca)
 		roots := x509.NewCertPool()
 		if err == nil && !roots.AppendCertsFromPEM(pem) {
 			err = fmt.Errorf("%s has no certificate in PEM", t.ca)
@@ -76,7 +115,7 @@ func (t *TLS) load() error {
 		}
 	}
 	if t.cert != "" || t.key != "" {
-		own, err := tls.LoadX509KeyPair(t.cert, t.key)
+		own, err := KeyPair(t.cert, t.key)
 		if errs[1] = err; err == nil {
 			t.own = own
 		}

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -45,6 +46,26 @@ func trusts(t *testing.T, files *renewed.TLS, address string) bool {
 func write(t *testing.T, path string, text []byte) {
 	t.Helper()
 	check(t, os.WriteFile(path, text, 0o600))
+}
+
+// Promise S-340. The files are sparse.
+func TestAFileWithoutAnEndIsNotReadToIt(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "large")
+	write(t, path, []byte("a token\n"))
+	check(t, os.Truncate(path, renewed.MaxFile+1))
+	_, ca := renewed.NewTLS(path, "", "")
+	_, pair := renewed.NewTLS("", path, path)
+	_, line := renewed.FirstLine(path)
+	for what, err := range map[string]error{"ca": ca, "pair": pair, "line": line} {
+		if err == nil || !strings.Contains(err.Error(), path+" has more than 16 MiB") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	check(t, os.Truncate(path, renewed.MaxFile))
+	if token, err := renewed.FirstLine(path); token != "a token" || err != nil {
+		t.Errorf("%q, %v", token, err)
+	}
 }
 
 // Promise S-330.
