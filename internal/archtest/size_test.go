@@ -49,7 +49,7 @@ func budgets() map[string]int {
 		"internal/history":       270,
 		"internal/cli/top":       1_192,
 		"internal/cli/turns":     213, // queue policies, and what they say of the next turn
-		"internal/nearest":       35,
+		"internal/nearest":       43,
 		"internal/rows":          476, // with the one estimate of waits, and when a schedule runs next
 		"internal/foreign":       340, // whose locks other programs' are
 		"internal/cli/jobserver": 407, // tokens for the builds of a machine
@@ -96,7 +96,7 @@ func above() map[string]int {
 		".":                4697, // with the pace of a server, the rules for claims that outlive who waits for them and for holds that are passed on, and small stacks
 		"httpapi":          4882, // with renewals in batches, and their pace, claims whose hold is over, and answers that are not loktd's
 		"internal/audit":   889,
-		"internal/cli":     7839, // with lokt why --file
+		"internal/cli":     7841, // with lokt why --file
 		"internal/daemon":  2_297,
 		"internal/testkit": 1_396, // with stopping a process between its turns, and a server that tests share
 		"jobs":             2_849, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, and schedules, whatever clocks are set

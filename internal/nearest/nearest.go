@@ -13,9 +13,18 @@ import (
 // most is how long such a file may be, in bytes.
 const most = 1 << 20
 
+// Real returns the directory without symbolic links, as far as that can be told: those by which a shell came to it lead other
+// processes there by other paths, and up from those to other repositories.
+func Real(dir string) string {
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		return real
+	}
+	return filepath.Clean(dir)
+}
+
 // File reads the nearest file of that name in dir or above it, up to the top of the repository. The path is empty if there is none.
 func File(dir, name string) (path string, text []byte, err error) {
-	for at := filepath.Clean(dir); ; at = filepath.Dir(at) {
+	for at := Real(dir); ; at = filepath.Dir(at) {
 		path := filepath.Join(at, name)
 		fi, err := os.Stat(path)
 		switch {

@@ -14,6 +14,7 @@ import (
 	"github.com/lokt-dev/lokt/easy"
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/audit"
+	"github.com/lokt-dev/lokt/internal/nearest"
 	"github.com/lokt-dev/lokt/internal/version"
 	"github.com/lokt-dev/lokt/store/filestore"
 )
@@ -120,7 +121,7 @@ func (a *App) FindRoot() (RootDir, error) {
 	if err != nil {
 		return RootDir{}, fmt.Errorf("working directory: %w", err)
 	}
-	r := findRoot(dir, a.RootFlag, env)
+	r := findRoot(nearest.Real(dir), a.RootFlag, env)
 	if at := filepath.Dir(r.Path); r.Method == MethodLocal && filepath.Dir(at) == at {
 		return r, Hint(fmt.Errorf("the working directory is %s, and locks there would be those of every directory", at), "name a directory for them with LOKT_ROOT or --root")
 	}
@@ -234,6 +235,7 @@ func readLine(path string) (string, error) {
 
 // Repository returns the top of the repository around dir, or dir.
 func Repository(dir string) string {
+	dir = nearest.Real(dir)
 	for at := dir; ; at = filepath.Dir(at) {
 		if _, err := os.Lstat(filepath.Join(at, ".git")); err == nil {
 			return at
