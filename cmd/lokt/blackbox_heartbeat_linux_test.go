@@ -361,6 +361,23 @@ func TestARenewalThatFailsForAWhileIsTriedAgainAndNothingIsLost(t *testing.T) {
 	}
 }
 
+// Promises S-19, S-32.
+func TestAGuardWithoutTTLThatWasForcedOutSaysSoWhileItsCommandRuns(t *testing.T) {
+	p := newPlace(t)
+	h := p.as("first").holdSeven("x")
+	h.noted("x")
+	p.as("operator").want(0, "unlock", "x", "--force")
+	p.as("second").want(0, "lock", "x")
+	h.tells(`the command goes on`)
+	if !h.childLives() {
+		t.Error("the command was stopped")
+	}
+	if r := h.end(); r.code != 7 {
+		t.Error(r)
+	}
+	h.toldOnce("x")
+}
+
 func TestALossThatNoHeartbeatHasFoundIsToldOfAtTheEnd(t *testing.T) {
 	p := newPlace(t)
 	for says, args := range map[string][]string{

@@ -126,7 +126,7 @@ func TestARecordOfAnotherBootIsDead(t *testing.T) {
 	if r.code != 0 {
 		t.Errorf("the guard that was displaced: %v", r)
 	}
-	contains(t, r.stderr, `the lock "x" was lost while the command ran`)
+	contains(t, r.stderr, `the lock "x" was lost`)
 }
 
 func TestARecordWithTheProcessIDOfALaterProcessIsDead(t *testing.T) {

@@ -275,13 +275,6 @@ func (w *watcher) watch(leases lokt.Leases) {
 
 // follow tells of the loss of the lease, and of its replacement's.
 func (w *watcher) follow(l *lokt.Lease) {
-	if h := l.Holder(); h.TTL == 0 && h.MaxHold == 0 && !w.c.Stop { // it ends if it is asked for, or by force
-		select {
-		case <-l.Yield():
-		case <-w.ctx.Done():
-			return
-		}
-	}
 	for l != nil {
 		select {
 		case <-l.Context().Done():
