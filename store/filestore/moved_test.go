@@ -57,6 +57,34 @@ func TestADirectoryThatIsMovedAwayBetweenOpeningAndLockingIsNoticed(t *testing.T
 	}
 }
 
+// Promise S-48. A process that waits looks again, and a holder renews, in what the store's directories are by then.
+func TestADirectoryThatIsSwappedForALinkIsNotFollowedByWhoIsThereAlready(t *testing.T) {
+	t.Parallel()
+	for _, dir := range subdirs {
+		root, aside := filepath.Join(place(t), "root"), t.TempDir()
+		s := open(t, root, Options{})
+		m := lokt.NewManager(s)
+		h, err := m.Acquire(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "a"}, TTL: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(os.Rename(filepath.Join(root, dir), filepath.Join(root, "was")), os.Symlink(aside, filepath.Join(root, dir))); err != nil {
+			t.Fatal(err)
+		}
+		_, renewing := m.Renew(t.Context(), lokt.Renewal{Name: "x", LeaseID: h.LeaseID})
+		_, acquiring := m.Acquire(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "b"}})
+		_, another := m.Acquire(t.Context(), lokt.Claim{Name: "y", Owner: lokt.Owner{ID: "b"}})
+		for what, err := range map[string]error{"renewing": renewing, "acquiring": acquiring, "acquiring another": another} {
+			if !errors.Is(err, lokt.ErrUnavailable) || !strings.Contains(err.Error(), "lokt does not follow it") {
+				t.Errorf("%s, %s: %v", dir, what, err)
+			}
+		}
+		if made, err := os.ReadDir(aside); err != nil || len(made) > 0 {
+			t.Errorf("%s: in the link's place: %v, %v", dir, made, err)
+		}
+	}
+}
+
 func TestAStoreThatIsClosedWhileItIsUsedFailsCleanly(t *testing.T) {
 	t.Parallel()
 	for round := range 20 {

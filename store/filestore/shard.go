@@ -102,6 +102,9 @@ func (s *Store) guardPath(shard uint8) string {
 }
 
 func (s *Store) openGuard(shard uint8) (*guardFile, error) {
+	if err := s.checkDirs(); err != nil { // they may have been swapped since
+		return nil, err
+	}
 	path := s.guardPath(shard)
 	f, err := s.create(path, os.O_RDWR)
 	if err != nil {

@@ -185,7 +185,7 @@ func (s *Store) checkDirs() error {
 		return fmt.Errorf("lock directory: %w", err)
 	}
 	for _, d := range subdirs {
-		fi, err := s.fs.Lstat(filepath.Join(s.root, d))
+		fi, err := os.Lstat(filepath.Join(s.root, d))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
