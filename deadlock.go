@@ -3,6 +3,7 @@ package lokt
 import (
 	"cmp"
 	"slices"
+	"strings"
 )
 
 // FindDeadlock looks for claims that wait for each other in a circle, in locks as List(Filter{Queued: true}) yields
@@ -14,8 +15,9 @@ import (
 // free is enough. What is stale, and claims that merely wait for stuck ones, are no part of a circle.
 //
 // The victim is the claim that should give way: of those in a circle to which a hold in that circle is bound, the one
-// queued last, and of several queued at once the one with the greatest lease ID. It depends on nothing else, so all who
-// look at the same locks choose the same victim. cycle tells people about one circle through it: an owner, the lock it
+// queued last, and of several queued at once the one with the greatest lease ID; but first one that a scheduler makes for a
+// job (owner job:ID), which stands in the queue again later. It depends on nothing else, so all who look at the same locks
+// choose the same victim. cycle tells people about one circle through it: an owner, the lock it
 // waits for, the owner whose claim keeps that one, and so on to the first owner again.
 func FindDeadlock(locks []Snapshot) (victim Waiter, cycle []string, found bool) {
 	g := newWaitGraph(locks)
@@ -64,12 +66,18 @@ type waitEdge struct {
 
 // before orders claims by age; it is the order in which victims are chosen, last first.
 func (n *waitNode) before(o *waitNode) bool {
+	if job := n.ofJob(); job != o.ofJob() {
+		return !job
+	}
 	return cmp.Or(
 		n.waiter.Since.Compare(o.waiter.Since),
 		cmp.Compare(n.waiter.LeaseID, o.waiter.LeaseID),
 		cmp.Compare(n.lock.Name, o.lock.Name),
 	) < 0
 }
+
+// ofJob reports whether the claim is made for a job: the prefix is jobs.OwnerPrefix.
+func (n *waitNode) ofJob() bool { return strings.HasPrefix(n.waiter.Owner.ID, "job:") }
 
 func newWaitGraph(locks []Snapshot) *waitGraph {
 	locks = slices.Clone(locks)

@@ -81,6 +81,7 @@ func TestCirclesAreFound(t *testing.T) {
 		{"a queue", []string{"x: a=1 | b@1 c@2"}, "", ""},
 		{"each waits for the other", []string{"x: a=1 | b(2)@5", "y: b=2 | a(1)@3"}, "bx", "b x a y b"},
 		{"the one who came last gives way", []string{"x: a=1 | b(2)@3", "y: b=2 | a(1)@5"}, "ay", "a y b x a"},
+		{"a job gives way, whoever came last", []string{"x: job:a=1 | b(2)@5", "y: b=2 | job:a(1)@3"}, "job:ay", "job:a y b x job:a"},
 		{"of two who came at once, the greater lease", []string{"x: a=1 | b(2)@3", "y: b=2 | a(1)@3"}, "bx", "b x a y b"},
 		{"three in a ring", []string{"x: a=1 | c(3)@1", "y: b=2 | a(1)@2", "z: c=3 | b(2)@3"}, "bz", "b z c x a y b"},
 		{"converging waits", []string{"x: a=1 | b(2)@1", "y: a=4 | c(3)@2", "z: b=2 c=3 | d(9)@3"}, "", ""},

@@ -39,6 +39,7 @@ func TestLocks(t *testing.T, one bool, open func(t *testing.T) (jobs.Store, lokt
 		{name: "a job has all its locks or none", run: allLocksOrNone},
 		{name: "jobs share slots with whoever has one, and what is refused does not count for the rate", run: slotsAreShared},
 		{"a job has its turn at locks that others always wait for", turnsAtLocks, jobs.Config{ReserveAfter: 50 * time.Millisecond}},
+		{"a job gives way to who holds one of its locks and wants the other", givesWay, jobs.Config{ReserveAfter: 50 * time.Millisecond}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			store, service := open(t)
@@ -184,6 +185,31 @@ func turnsAtLocks(e *env, service lokt.Service) {
 		e.expect(id, jobs.Completed)
 		id = e.submit(locks(names...))
 	}
+}
+
+// givesWay has a job that keeps one lock and waits for another, whose holder wants the first (promise S-313).
+func givesWay(e *env, service lokt.Service) {
+	y, err := e.outside(service, "y", 0)
+	e.must(err)
+	id := e.submit(locks("x", "y"))
+	for kept, end := false, time.Now().Add(patience); !kept; time.Sleep(time.Millisecond) {
+		e.deny(jobs.DeniedEligible, ask("w"))
+		s, err := service.Get(e.within(), "x")
+		if e.must(err); time.Now().After(end) {
+			e.Fatalf("x is not kept for the job: %+v", s)
+		}
+		kept = len(s.Live()) > 0
+	}
+	x := lokt.Claim{Name: "x", LeaseID: lokt.NewLeaseID(), Owner: lokt.Owner{ID: "outside"}, Wait: patience, Within: []string{y.LeaseID}}
+	if _, err = service.Acquire(e.within(), x); err != nil {
+		e.Errorf("who holds y does not get x: %v", err)
+	}
+	_, err = service.Release(e.within(), lokt.Target{Name: "x", LeaseID: x.LeaseID})
+	e.must(err)
+	_, err = service.Release(e.within(), y)
+	e.must(err)
+	e.complete(e.grant(ask("w", waiting(jobs.MaxWait))), jobs.Completed)
+	e.expect(id, jobs.Completed)
 }
 
 func lockTokensSurvive(r *restarts) {
