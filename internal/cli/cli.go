@@ -33,9 +33,12 @@ func further() (all []app.Command) {
 	return all
 }
 
+// filesNeeded is more than the runtime and a command on lock files have open at once, besides what they were given.
+const filesNeeded = 8
+
 // Main runs the command line of this process and returns its exit code.
 func Main(args []string) int {
-	if err := app.EnoughFiles(); err != nil {
+	if err := app.EnoughFiles(filesNeeded); err != nil {
 		fmt.Fprintln(os.Stderr, "lokt:", err)
 		return app.ExitError
 	}

@@ -37,16 +37,13 @@ func WhileRead(parent context.Context, w io.Writer) (context.Context, context.Ca
 	return ctx, cancel
 }
 
-// filesNeeded is more than the runtime and a command on lock files have open at once, besides what they were given.
-const filesNeeded = 8
-
-// EnoughFiles reports an error if this process may not open as many files as it is going to: where the runtime can open
-// none it ends the process without a word that anybody understands.
-func EnoughFiles() (err error) {
-	for range filesNeeded {
+// EnoughFiles reports an error if this process may not open n more files: where the runtime can open none it ends the
+// process without a word that anybody understands.
+func EnoughFiles(n int) error {
+	for range n {
 		fd, e := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0) // an os.File each is a good part of a start
 		if e != nil {
-			return fmt.Errorf("%d more open files are needed: %w (see `ulimit -n`)", filesNeeded, e)
+			return fmt.Errorf("%d more open files are needed: %w (see `ulimit -n`)", n, e)
 		}
 		defer func() { _ = unix.Close(fd) }() // nothing was written
 	}

@@ -140,6 +140,9 @@ func (a cmd) runWorker(o workerOptions) error {
 	if err != nil {
 		return fmt.Errorf("path of this program: %w", err)
 	}
+	if err := app.EnoughFiles(filesBeside + filesEach*o.Concurrency + o.Prefetch); err != nil {
+		return err
+	}
 	o.ID = cmp.Or(o.ID, workerName())
 	run := &workerRun{cmd: a, o: o, path: path, self: self, out: make(chan func()), stopping: make(chan struct{}), unread: new(atomic.Bool)}
 	go func() {
@@ -156,6 +159,12 @@ func (a cmd) runWorker(o workerOptions) error {
 	}
 	return run.work(signals)
 }
+
+// How many files a worker has open: beside those of jobs, and for each that it does. One that it leased ahead has a connection.
+const (
+	filesBeside = 8
+	filesEach   = 7 // five ends of pipes, a connection, and the process
+)
 
 // How long commands may take to end by themselves if the worker is stopped, and how long the server may then take to be
 // told.
