@@ -230,6 +230,22 @@ func TestLocksAreKeptForAJobForTenMinutesAtMost(t *testing.T) {
 	w.want("b after it", w.ask("v", "M"), "b")
 }
 
+// Promise S-313. A job that never fits, because capacity is held back or there was more, would keep its locks from the others for nothing.
+func TestNoLocksAreKeptForAJobThatNeverFits(t *testing.T) {
+	w := newWorld(t, jobs.Config{Reserve: 1})
+	w.submit("first", func(s *jobs.Spec) { s.Locks = []string{"x"} })
+	w.submit("all", func(s *jobs.Spec) { s.Units, s.Locks = 100, []string{"x"} })
+	w.want("granted", w.ask("w", "L"), "first")
+	w.pass(time.Minute - time.Second)
+	w.do(Heartbeat{jobs.Heartbeat{WorkerID: "w"}, []string{"L"}})
+	w.pass(time.Minute - time.Second)
+	w.do(Heartbeat{jobs.Heartbeat{WorkerID: "w"}, []string{"L"}})
+	w.pass(10 * time.Second)
+	w.submit("second", func(s *jobs.Spec) { s.Locks = []string{"x"} })
+	w.do(Complete{jobs.Completion{LeaseID: "L", WorkerID: "w", Status: jobs.Completed}})
+	w.want("granted", w.ask("w", "M"), "second")
+}
+
 // Promises S-78 and S-229: both replicas have had locks taken for a job, and one of them has granted it.
 func TestAJobWhoseLocksAreTakenWaitsForWhatAnotherReplicaHasUsedUp(t *testing.T) {
 	rate := &jobs.Extra{Limits: map[string]jobs.Limit{"api": {Slots: 9, Starts: 1, Per: time.Minute}}}

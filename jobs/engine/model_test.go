@@ -568,7 +568,7 @@ func (m *model) keepLocks() {
 	m.idle0, m.search = Never, now+LockRetry
 	for _, j := range m.jobs {
 		if m.inLine(j) && m.head(j) == j && m.lockOf(j) != "" && now >= m.lockRest && m.cfg.ReserveAfter >= 0 && !m.frozen[""] && !m.frozen[j.Type] && now >= plus(j.ready, m.cfg.ReserveAfter) && m.taker(j) > now &&
-			(m.claimant == nil || j.before(m.claimant)) {
+			j.Units <= m.cfg.Total-m.cfg.Reserve && (m.claimant == nil || j.before(m.claimant)) {
 			m.claimant = j
 		}
 	}

@@ -187,10 +187,11 @@ func (e *Engine) claim(en *entry) {
 	}
 }
 
-// mayClaim reports whether the first job of the line, which waits for a lock, has done so for long enough, and has a worker.
+// mayClaim reports whether the first job of the line, which waits for a lock, has done so for long enough, and has a worker. One
+// that was submitted where there was more capacity fits never.
 func (e *Engine) mayClaim(l *line) bool {
 	since := plus(l.head().since, e.cfg.ReserveAfter)
-	return e.cfg.ReserveAfter >= 0 && e.Now.Mono >= max(since, e.claimant.rest) && e.takenUntil(l) > e.Now.Mono
+	return e.cfg.ReserveAfter >= 0 && l.group.units <= e.cfg.Usable() && e.Now.Mono >= max(since, e.claimant.rest) && e.takenUntil(l) > e.Now.Mono
 }
 
 // idles reports whether another job could have one of the job's locks now.
