@@ -39,8 +39,8 @@ func (e *Engine) watchClock(before time.Duration) {
 	})
 	if e.cfg.Shared {
 		for _, en := range e.leases {
-			en.expires = max(en.expires, plus(e.Now.Mono, e.cfg.Life()))
-			en.Lease.ExpiresAt = e.Now.Wall.Add(e.cfg.Life())
+			en.expires = max(en.expires, plus(e.Now.Mono, e.life(en.Lease)))
+			en.Lease.ExpiresAt = e.Now.Wall.Add(e.life(en.Lease))
 			if en.runUntil != Never { // for whoever is started later
 				en.Lease.RunUntil = e.Now.Wall.Add(en.runUntil - e.Now.Mono)
 			}

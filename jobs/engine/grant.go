@@ -270,9 +270,13 @@ func (e *Engine) grantOf(l *jobs.Lease, en *entry) jobs.Grant {
 // advertised returns the lease with what workers are told beside it.
 func (e *Engine) advertised(l *jobs.Lease) jobs.Lease {
 	told := *l
-	told.TTL, told.Interval = e.cfg.TTL, e.cfg.Interval(len(e.leases))
+	told.TTL, told.Interval = e.life(l)-e.cfg.Grace, e.cfg.Interval(len(e.leases))
 	return told
 }
+
+// life returns how long the lease lasts after a heartbeat: not less than its worker was told, though a daemon with a shorter
+// TTL has it now.
+func (e *Engine) life(l *jobs.Lease) time.Duration { return max(e.cfg.TTL, l.TTL) + e.cfg.Grace }
 
 // match hands out what can be handed out. When it is done, no request that waits could be granted, unless more is
 // left to the next turn. Unless something other than requests arrived, only those that arrived in this turn need be
@@ -390,7 +394,7 @@ func (e *Engine) grant(w *waiter, en *entry, locks map[string]uint64) {
 		ID: w.ask.LeaseID, JobID: en.ID, WorkerID: w.worker.id, RequestID: w.ask.RequestID, Units: en.Units,
 		Token: en.Token, Attempt: en.Attempt,
 		IssuedAt: e.Now.Wall, ExpiresAt: e.Now.Wall.Add(e.cfg.Life()), LastHeartbeat: e.Now.Wall,
-		LockTokens: locks, Ahead: w.ask.Ahead,
+		LockTokens: locks, Ahead: w.ask.Ahead, TTL: e.cfg.TTL,
 	}
 	runUntil := Never
 	if en.MaxRuntime > 0 {

@@ -22,7 +22,7 @@ func Load(cfg jobs.Config, l jobs.Changes, source string, now Instant) *Engine {
 		if told = Never; e.cfg.Shared { // how much is left at another is not known
 			told = 0
 		}
-		return e.cfg.Life(), l.RunUntil.Sub(e.Now.Wall), told
+		return e.life(l), l.RunUntil.Sub(e.Now.Wall), told
 	})
 	for _, t := range e.tenants { // they begin anew
 		t.served = 0
@@ -83,9 +83,8 @@ func (e *Engine) followMemos(all []jobs.Memo) {
 func (e *Engine) Follow(c *jobs.Changes, now Instant) {
 	before := e.Now.Mono
 	e.setNow(now)
-	least := e.cfg.Life() - (e.Now.Mono - before)
 	e.follow(c, func(l *jobs.Lease, most time.Duration) (life, runs, told time.Duration) {
-		return max(l.ExpiresAt.Sub(e.Now.Wall), least), most, before + most
+		return max(l.ExpiresAt.Sub(e.Now.Wall), e.life(l)-(e.Now.Mono-before)), most, before + most
 	})
 }
 

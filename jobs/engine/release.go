@@ -166,8 +166,8 @@ func (e *Engine) Quick(now Instant, o *Heartbeat) ([]jobs.LeaseAnswer, bool) {
 // beat applies a heartbeat, and answers it.
 func (e *Engine) beat(en *entry, b *jobs.Heartbeat, answer *jobs.LeaseAnswer) {
 	l := en.Lease
-	en.expires = max(en.expires, plus(e.Now.Mono, e.cfg.Life()))
-	if until := e.Now.Wall.Add(e.cfg.Life()); until.After(l.ExpiresAt) {
+	en.expires = max(en.expires, plus(e.Now.Mono, e.life(l)))
+	if until := e.Now.Wall.Add(e.life(l)); until.After(l.ExpiresAt) {
 		l.ExpiresAt = until
 	}
 	if e.Now.Wall.After(l.LastHeartbeat) {
