@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -236,21 +237,25 @@ func (k *locker) standIn(ctx context.Context, o engine.LockOrder) {
 	<-ctx.Done()
 }
 
-// renew keeps the locks of leased jobs alive, until the manager is closed.
+// renew keeps the locks of leased jobs alive, until the manager is closed: also those that a manager took which had a shorter
+// time for them.
 func (k *locker) renew() {
-	tick := time.NewTicker(k.life / 4)
-	defer tick.Stop()
-	for {
+	for k.m.ctx.Err() == nil {
 		k.m.mu.Lock()
 		orders := k.m.engine.LocksHeld()
 		k.m.mu.Unlock()
+		begun, least := time.Now(), k.life
+		var mu sync.Mutex
 		var all sync.WaitGroup
 		slots := make(chan struct{}, atOnce)
 		for _, o := range orders {
 			for _, name := range o.Names {
 				slots <- struct{}{}
 				all.Go(func() {
-					k.renewOne(o, name)
+					ttl := k.renewOne(o, name)
+					mu.Lock()
+					least = min(least, cmp.Or(ttl, least))
+					mu.Unlock()
 					<-slots
 				})
 			}
@@ -258,18 +263,18 @@ func (k *locker) renew() {
 		all.Wait()
 		select {
 		case <-k.m.ctx.Done():
-			return
-		case <-tick.C:
+		case <-time.After(time.Until(begun.Add(least / 4))):
 		}
 	}
 }
 
 // renewOne renews a lock, and takes it up again if it was lost, as after a restart that took long. What other managers
-// had stored when it was called is seen first: what one of them ends later, it gives back itself.
-func (k *locker) renewOne(o engine.LockOrder, name string) {
+// had stored when it was called is seen first: what one of them ends later, it gives back itself. It returns the lock's time
+// to live, 0 if that is not known.
+func (k *locker) renewOne(o engine.LockOrder, name string) (ttl time.Duration) {
 	ctx, cancel := context.WithTimeout(k.m.ctx, lockTimeout)
 	defer cancel()
-	_, err := k.service.Renew(ctx, lokt.Renewal{Name: name, LeaseID: o.LeaseID})
+	h, err := k.service.Renew(ctx, lokt.Renewal{Name: name, LeaseID: o.LeaseID})
 	if over(err) && k.lives(o.LeaseID) {
 		// somebody else may have it now: then it is theirs, and tried again with the next renewal
 		_, _ = k.acquire(k.claim(o, name))
@@ -277,6 +282,7 @@ func (k *locker) renewOne(o engine.LockOrder, name string) {
 			k.release(o.LeaseID, name)
 		}
 	}
+	return h.TTL
 }
 
 // over reports whether a renewal says that the hold has ended, whoever holds the lock now.

@@ -89,6 +89,34 @@ func complete(t *testing.T, m jobs.Service, g jobs.Grant) {
 	}
 }
 
+// Promise S-141. The daemon before had a shorter TTL, and so its locks have.
+func TestLocksAreHeldThoughTheTTLIsLongerNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks, store := lokt.NewManager(memstore.New()), memstore.NewJobs()
+		var g jobs.Grant
+		for i, ttl := range []time.Duration{5 * time.Second, 4 * time.Minute} {
+			m, err := manager.Open(t.Context(), store, manager.Options{Config: jobs.Config{TTL: ttl}, Locks: locks})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if i == 0 {
+				submit(t, m, func(s *jobs.Spec) { s.Locks = []string{"a"} })
+				g = grant(t, m, jobs.Request{WorkerID: "w"})
+			}
+			for range 100 * i {
+				time.Sleep(time.Second)
+				synctest.Wait()
+				if s, err := locks.Get(t.Context(), "a"); err != nil || len(s.Live()) != 1 || s.Live()[0].LeaseID != g.Lease.ID {
+					t.Errorf("the lock is held by %+v, %v", s.Live(), err)
+				}
+			}
+			if err := m.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
 func TestLocksAreHeldUnderTheLeaseWhileAJobIsLeased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := lokt.NewManager(memstore.New())
