@@ -270,7 +270,7 @@ func (e *Engine) grantOf(l *jobs.Lease, en *entry) jobs.Grant {
 // advertised returns the lease with what workers are told beside it.
 func (e *Engine) advertised(l *jobs.Lease) jobs.Lease {
 	told := *l
-	told.TTL, told.Interval = e.life(l)-e.cfg.Grace, e.cfg.Interval(len(e.leases))
+	told.TTL, told.Interval = cmp.Or(l.TTL, e.cfg.TTL), e.cfg.Interval(len(e.leases))
 	return told
 }
 

@@ -33,5 +33,10 @@ func TestALeaseLastsAsLongAsItsWorkerWasToldThoughTheTTLIsShorterNow(t *testing.
 		if l := w.do(Get{"a"}).(jobs.View).Lease; l.TTL != time.Minute {
 			t.Errorf("shared %v: shown is a TTL of %v", shared, l.TTL)
 		}
+		c.TTL = time.Hour // the worker may ask the others next
+		w.e = Load(c, tb.living(w.now.Wall), "third", w.now)
+		if g := w.do(Request{Request: jobs.Request{WorkerID: "w"}, LeaseID: "L"}).(jobs.Grant); g.Lease.TTL != time.Minute {
+			t.Errorf("shared %v: asked again, the worker is told a TTL of %v", shared, g.Lease.TTL)
+		}
 	}
 }
