@@ -125,6 +125,40 @@ func full(t *testing.T, w *os.File) {
 	check(t, syscall.SetNonblock(fd, false))
 }
 
+// Promise S-342.
+func TestAGuardGoesOnWhereNobodyReadsWhatItTells(t *testing.T) {
+	for what, prepare := range map[string]func(*testing.T, *os.File, *os.File){
+		"a reader that has gone":     func(t *testing.T, r, _ *os.File) { check(t, r.Close()) },
+		"a reader that stands still": func(t *testing.T, _, w *os.File) { full(t, w) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			p := newPlace(t)
+			r, w, err := os.Pipe()
+			check(t, err)
+			defer w.Close()
+			defer r.Close()
+			prepare(t, r, w)
+			cmd := p.lokt("guard", "x", "--ttl", "8s", "--", "sh", "-c", `echo $$ >"$1"; cat; exit 7`, "sh", p.dir+"/pid")
+			cmd.Stderr = w
+			h := p.start(cmd)
+			h.follow(p.dir + "/pid")
+			h.noted("x")
+			p.as("other").want(0, "ask", "x", "are you there?")
+			h.eventually("it is renewed after it has told that", func() bool { return p.record("x").Renewals > 1 })
+			p.want(0, "unlock", "x", "--force")
+			h.eventually("the loss is audited", func() bool { return len(p.audit("x", "lost")) == 1 })
+			if !h.childLives() {
+				t.Error("the command was stopped")
+			}
+			_ = r.Close() // or the end waits for it to be read
+			check(t, h.in.Close())
+			if code := h.died(); code != 7 {
+				t.Errorf("exit %d", code)
+			}
+		})
+	}
+}
+
 func TestOnLostStopEndsTheCommandEvenIfNobodyReadsTheWarning(t *testing.T) {
 	p := newPlace(t)
 	r, w, err := os.Pipe()
@@ -146,7 +180,7 @@ func TestOnLostStopEndsTheCommandEvenIfNobodyReadsTheWarning(t *testing.T) {
 	})
 	check(t, r.Close())
 	check(t, w.Close())
-	if code := h.died(); code != 5 && code != 128+int(syscall.SIGPIPE) {
+	if code := h.died(); code != 5 {
 		t.Errorf("exit %d", code)
 	}
 	p.free("x")

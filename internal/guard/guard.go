@@ -120,6 +120,9 @@ func Notify() *Signals {
 		defer close(s.ready)
 		s.tty = openTerminal()
 		signal.Notify(s.c, slices.DeleteFunc(slices.Clone(passedOn), signal.Ignored)...)
+		if !signal.Ignored(syscall.SIGPIPE) { // or who warns where nobody reads dies beside the command; to ignore it would be inherited
+			signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+		}
 		noteSenders()
 	}()
 	return s

@@ -135,6 +135,7 @@ func (o *guardOptions) check(a cmd, cmd *cobra.Command, args []string) error {
 
 func (a cmd) runGuard(o guardOptions) error {
 	signals := guard.Notify() // until the end of the process
+	defer tellBeside(a.App)()
 	b, err := a.Open(o.names...)
 	if err != nil {
 		return err
