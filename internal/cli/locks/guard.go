@@ -135,7 +135,7 @@ func (o *guardOptions) check(a cmd, cmd *cobra.Command, args []string) error {
 
 func (a cmd) runGuard(o guardOptions) error {
 	signals := guard.Notify() // until the end of the process
-	defer tellBeside(a.App)()
+	defer tellBeside(a.App, signals)()
 	b, err := a.Open(o.names...)
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/guard"
 )
 
 // teller is a stream for people that keeps a guard waiting for a moment only: where nobody reads, as on a terminal after
@@ -29,7 +30,8 @@ type toldLine struct {
 const tellTime = 100 * time.Millisecond
 
 // tellBeside lets the command's work go on while what is told to people is written. The returned function waits until that is done.
-func tellBeside(a *app.App) (finish func()) {
+// A signal ends that.
+func tellBeside(a *app.App, signals *guard.Signals) (finish func()) {
 	t := &teller{to: a.Err, lines: make(chan toldLine, 100)}
 	a.Err = t
 	return func() {
@@ -37,7 +39,13 @@ func tellBeside(a *app.App) (finish func()) {
 		t.ended = true
 		last := t.last
 		t.mu.Unlock()
-		if last != nil {
+		if last == nil {
+			return
+		}
+		select {
+		case <-last:
+		case <-time.After(tellTime):
+			signals.Stop()
 			<-last
 		}
 	}
