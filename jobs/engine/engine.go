@@ -388,6 +388,9 @@ func (e *Engine) Next() time.Duration {
 	}
 	if c := &e.claimant; c.job != nil && !c.job.pending {
 		consider(min(plus(c.since, e.cfg.ReserveLimit), c.lapses))
+		if c.barred && c.wanted > e.Now.Mono {
+			consider(c.wanted)
+		}
 	}
 	return next
 }

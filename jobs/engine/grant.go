@@ -80,6 +80,7 @@ type worker struct {
 	busy     int // the same, and jobs that are kept for it
 	asks     int // that wait
 	seen     time.Duration
+	asked    time.Duration
 	lastSeen time.Time
 	recent   *list.Element // in engine.heard
 	profile  *profile      // of its last request
@@ -109,7 +110,7 @@ func (e *Engine) takers(g *group) iter.Seq[*worker] {
 func (e *Engine) worker(id string) *worker {
 	w := e.workers[id]
 	if w == nil {
-		w = &worker{id: id}
+		w = &worker{id: id, asked: -Never}
 		e.workers[id] = w
 	}
 	return w
@@ -129,6 +130,7 @@ func (o Request) answer(e *Engine, id uint64) Reply {
 		w.profile = newProfile(key, &o.Request)
 	}
 	e.see(w)
+	w.asked = e.Now.Mono
 	if en := e.leases[o.LeaseID]; en != nil { // asked again, because it was not known whether its answer was stored
 		return Reply{Result: e.grantOf(en.Lease, en)}
 	}

@@ -209,6 +209,27 @@ func TestAJobHasItsTurnAtLocksThatJobsBehindItTakeInTurn(t *testing.T) {
 	}
 }
 
+// Promise S-313: whoever waits outside is not kept from a lock for a job that nobody asks for.
+func TestSomebodyStandsForAJobInAQueueWhileAWorkerAsks(t *testing.T) {
+	w := lockingWorld(t)
+	w.pass(3 * time.Minute)
+	refused := func(id uint64, lease string) {
+		w.turn(Call{0, Locked{w.order(id, jobs.Request{WorkerID: "w"}, lease), nil, "x"}})
+		w.want("stands for", w.e.Claimant().JobID, "a")
+	}
+	refused(1, "L")
+	w.pass(askedFor - time.Second)
+	w.turn()
+	w.want("stands for", w.e.Claimant().JobID, "a")
+	w.want("next look", w.e.Next() <= w.now.Mono+time.Second, true)
+	w.pass(time.Second)
+	w.turn()
+	w.want("stands for", w.e.Claimant().JobID, "")
+	refused(2, "M")
+	w.turn(Call{0, Cancel{"a", ""}})
+	w.want("stands for", w.e.Claimant().JobID, "")
+}
+
 // What is kept for a job is not kept for ever: somebody has one of its locks for longer.
 func TestLocksAreKeptForAJobForTenMinutesAtMost(t *testing.T) {
 	w := newWorld(t, jobs.Config{})

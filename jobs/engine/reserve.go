@@ -133,6 +133,7 @@ type claimant struct {
 	look   time.Duration // for one, not before
 	lapses time.Duration // as that of a reservation
 	barred bool          // somebody outside was in its way
+	wanted time.Duration // until then, a worker that could take it counts as asking
 }
 
 // keepLocks brings the claimant up to date.
@@ -144,7 +145,7 @@ func (e *Engine) keepLocks() {
 			if c.since = min(c.since, now); !e.idles(en) {
 				c.since = Never
 			}
-			c.lapses = e.takenUntil(l)
+			c.lapses, c.wanted = e.takenUntil(l), e.wantedUntil(l)
 			over = c.lapses <= now
 		}
 		if now >= plus(c.since, e.cfg.ReserveLimit) {
@@ -216,9 +217,26 @@ func (e *Engine) refuse(en *entry) {
 	c.barred = c.barred || c.job == en
 }
 
-// Claimant returns the locks of the job whose turn it is at them, if somebody outside was in its way; they are nobody's otherwise.
+// askedFor is how long a worker counts as asking after it did: it asks again within the time that a denial tells.
+const askedFor = 10 * time.Second
+
+// wantedUntil returns until when a worker that could take the jobs of the line counts as asking; it is not after now if there is none.
+// What those outside want is not kept for one that has other things to do.
+func (e *Engine) wantedUntil(l *line) time.Duration {
+	until := e.Now.Mono
+	for w := range e.takers(l.group) {
+		if w.asks > 0 {
+			return plus(e.Now.Mono, askedFor)
+		}
+		until = max(until, plus(w.asked, askedFor))
+	}
+	return until
+}
+
+// Claimant returns the locks of the job whose turn it is at them, if somebody outside was in its way and it could begin with them; they
+// are nobody's otherwise.
 func (e *Engine) Claimant() (o LockOrder) {
-	if c := &e.claimant; c.job != nil && c.barred {
+	if c := &e.claimant; c.job != nil && c.barred && (c.job.pending || c.wanted > e.Now.Mono) {
 		o = c.job.locksFor("")
 	}
 	return o
