@@ -91,13 +91,14 @@ func asked[T any](ctx context.Context, f farLocks, what, leaseID string, do func
 		v, err := over(f.w, what, func() (T, error) { return do(context.WithoutCancel(ctx)) })
 		got <- answer{v, err}
 	}()
+	left := ctx.Done()
 	if _, job := f.leases.Load(leaseID); job {
-		ctx = context.WithoutCancel(ctx)
+		left = nil
 	}
 	select {
 	case a := <-got:
 		return a.v, a.err
-	case <-ctx.Done():
+	case <-left:
 		return *new(T), ctx.Err()
 	}
 }
