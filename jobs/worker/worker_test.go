@@ -645,6 +645,7 @@ func TestAWorkerThatIsStoppedSaysWhichEndsItCouldNotTell(t *testing.T) {
 	h := func(context.Context, *worker.Run) (any, error) { time.Sleep(time.Second); return nil, nil }
 	bubble(t, jobs.Config{}, worker.WorkerOptions{}, h, func(t *testing.T, s *shop) {
 		submit(t, s.m)
+		synctest.Wait() // it has begun
 		s.f.set(true, true)
 		time.Sleep(10 * time.Second)
 		s.w.Stop()
