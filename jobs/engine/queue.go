@@ -166,6 +166,13 @@ func (e *Engine) reopen(l *line) {
 	}
 }
 
+// reopenNamed opens and closes the lines that name the lock.
+func (e *Engine) reopenNamed(n *name) {
+	for l := range n.lines {
+		e.reopen(l)
+	}
+}
+
 // reopenAll opens and closes lines after types were frozen, or are frozen no more.
 func (e *Engine) reopenAll() {
 	for _, g := range e.groups {
@@ -223,9 +230,7 @@ func (e *Engine) take(en *entry, leaseID string) {
 		if u := e.unlocking[leaseID]; u != nil { // the request was sent again
 			u.names = slices.DeleteFunc(slices.Clone(u.names), func(given string) bool { return given == key })
 		}
-		for l := range n.lines {
-			e.reopen(l)
-		}
+		e.reopenNamed(n)
 	}
 }
 
@@ -234,9 +239,7 @@ func (e *Engine) leave(names []string, leaseID string) {
 	for _, key := range names {
 		n := e.name(key)
 		n.holds = n.without(leaseID)
-		for l := range n.lines {
-			e.reopen(l)
-		}
+		e.reopenNamed(n)
 		e.forgetName(key, n)
 	}
 }
@@ -253,16 +256,12 @@ func (e *Engine) block(key string, until time.Duration) {
 	e.blocked.Remove(n)
 	n.until = until
 	e.blocked.Push(n)
-	for l := range n.lines {
-		e.reopen(l)
-	}
+	e.reopenNamed(n)
 }
 
 // unblock lets a lock be tried again.
 func (e *Engine) unblock(n *name) {
 	e.blocked.Remove(n)
-	for l := range n.lines {
-		e.reopen(l)
-	}
+	e.reopenNamed(n)
 	e.forgetName(n.key, n)
 }

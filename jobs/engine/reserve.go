@@ -170,20 +170,17 @@ func (e *Engine) keepLocks() {
 // claim makes a job the claimant, or nobody, and opens and closes the lines that this is about.
 func (e *Engine) claim(en *entry) {
 	c := &e.claimant
-	was := c.job
+	var about []string
+	if c.job != nil {
+		about = c.job.Locks
+	}
 	if c.job = en; en != nil {
 		c.since, c.lapses, c.barred = Never, e.takenUntil(en.line), false
+		about = slices.Concat(about, en.Locks)
 	}
-	for _, of := range []*entry{was, en} {
-		if of == nil {
-			continue
-		}
-		for _, key := range of.Locks {
-			if n := e.names[key]; n != nil {
-				for l := range n.lines {
-					e.reopen(l)
-				}
-			}
+	for _, key := range about {
+		if n := e.names[key]; n != nil {
+			e.reopenNamed(n)
 		}
 	}
 }

@@ -450,12 +450,7 @@ func TestALogThatIsTakenAwayMeanwhileIsNoticed(t *testing.T) {
 func TestALogThatIsCutOffMeanwhileIsNoticed(t *testing.T) {
 	t.Parallel()
 	path := spot(t)
-	opened, err := Open(t.Context(), "sqlite:"+path, Options{}) // and never closed: it stays as it is until the process ends
-	if err != nil {
-		t.Fatal(err)
-	}
-	db := opened.backend.(*fileDB)
-	acquire(t, db, claim("x", "a", time.Hour))
+	db := neverClosed(t, path)
 	if out, err := sql.Open("sqlite", dsn(path, "rw")); err != nil {
 		t.Fatal(err)
 	} else if _, err := out.Exec("PRAGMA wal_checkpoint(TRUNCATE)"); err != nil { // as others may who move the log

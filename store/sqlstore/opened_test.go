@@ -159,16 +159,23 @@ func TestAFileThatIsNotThatOfTheLogBesideItIsRefused(t *testing.T) {
 	}
 }
 
-// Promise S-312. The log would be moved into the copy, so the process ends with everything as it is.
-func TestACopyThatIsWrittenOverAnOpenDatabaseIsNoticed(t *testing.T) {
-	t.Parallel()
-	path := spot(t)
-	opened, err := Open(t.Context(), "sqlite:"+path, Options{}) // and never closed: it stays as it is until the process ends
+// neverClosed opens a database, in which one lock is held. It stays as it is until the process ends.
+func neverClosed(t *testing.T, path string) *fileDB {
+	t.Helper()
+	opened, err := Open(t.Context(), "sqlite:"+path, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	db := opened.backend.(*fileDB)
 	acquire(t, db, claim("x", "a", time.Hour))
+	return db
+}
+
+// Promise S-312. The log would be moved into the copy, so the process ends with everything as it is.
+func TestACopyThatIsWrittenOverAnOpenDatabaseIsNoticed(t *testing.T) {
+	t.Parallel()
+	path := spot(t)
+	db := neverClosed(t, path)
 	saved := filepath.Join(t.TempDir(), "copy")
 	if err := db.Backup(t.Context(), saved); err != nil {
 		t.Fatal(err)

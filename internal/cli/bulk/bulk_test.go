@@ -169,15 +169,21 @@ func TestNothingIsDoneUnlessTheNumberIsRight(t *testing.T) {
 	}
 }
 
-func TestCtrlCUndoesIt(t *testing.T) {
+// signalled returns where the programs are, for a test that sends one a signal.
+func signalled(t *testing.T) (bin string) {
 	if runtime.GOOS == "windows" {
 		t.Skip("there are no signals")
 	}
-	_, m, url := place(t, time.Hour)
 	bin, err := programs.Dir()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return bin
+}
+
+func TestCtrlCUndoesIt(t *testing.T) {
+	bin := signalled(t)
+	_, m, url := place(t, time.Hour)
 	nobody := exec.Command(filepath.Join(bin, "lokt"), "job", "cancel", "--type", "thumb") // its input is the null device
 	nobody.Env = append(os.Environ(), "LOKT_SERVER="+url)
 	if out, _ := nobody.CombinedOutput(); nobody.ProcessState.ExitCode() != 64 || !strings.Contains(string(out), "confirm it with --count 3") {
@@ -193,14 +199,8 @@ func TestCtrlCUndoesIt(t *testing.T) {
 
 // A server that stands still, and then stumbles, does not keep a signal from undoing what it was told.
 func TestCtrlCUndoesItThoughTheServerStandsStill(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("there are no signals")
-	}
+	bin := signalled(t)
 	_, m, url := place(t, time.Hour)
-	bin, err := programs.Dir()
-	if err != nil {
-		t.Fatal(err)
-	}
 	to, err := neturl.Parse(url)
 	if err != nil {
 		t.Fatal(err)
