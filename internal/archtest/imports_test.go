@@ -66,7 +66,7 @@ func ours() map[string][]string {
 		"internal/process":          {"."},
 		"internal/audit":            {".", "internal/vfs"},
 		"internal/guard":            {".", "internal/process"},
-		"internal/cli/app":          {".", "easy", "httpapi", "internal/audit", "internal/guard", "internal/identity", "internal/nearest", "internal/process", "internal/quote", "internal/version", "jobs", "lockfile", "store/filestore"},
+		"internal/cli/app":          {".", "easy", "httpapi", "internal/audit", "internal/guard", "internal/identity", "internal/nearest", "internal/process", "internal/quote", "internal/version", "internal/vfs", "jobs", "lockfile", "store/filestore"},
 		"internal/cli/wait":         {".", "httpapi", "internal/audit", "internal/cli/app", "internal/guard", "internal/identity", "internal/process", "internal/rows"},
 		"internal/machine":          {},
 		"internal/cli/machine":      {".", "internal/cli/app", "internal/machine"},

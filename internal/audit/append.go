@@ -60,7 +60,7 @@ func (l *Log) openAppend() (*os.File, fs.FileInfo, error) {
 	for attempt := 1; ; attempt++ {
 		f, _, err := openRegular(l.path(0), flags)
 		if errors.Is(err, fs.ErrNotExist) && attempt == 1 {
-			if err = os.MkdirAll(l.dir, 0o700); err == nil {
+			if err = vfs.MkdirAll(l.dir, 0o700); err == nil {
 				continue
 			}
 		}

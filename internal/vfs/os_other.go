@@ -12,6 +12,9 @@ func Open(name string, flag int, perm fs.FileMode) (*os.File, error) {
 	return os.OpenFile(name, flag, perm)
 }
 
+// Mkdir is os.Mkdir.
+func Mkdir(name string, perm fs.FileMode) error { return os.Mkdir(name, perm) }
+
 // syncDir does nothing: Windows cannot flush a directory, and makes renames durable by itself or not at all.
 func syncDir(string) error { return nil }
 

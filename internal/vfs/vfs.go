@@ -3,9 +3,11 @@
 package vfs
 
 import (
+	"errors"
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 )
 
 // FS has methods that behave as the functions of package os with the same name, errors included.
@@ -47,7 +49,24 @@ func (osFS) OpenFile(name string, flag int, perm fs.FileMode) (File, error) {
 
 func (osFS) Rename(oldpath, newpath string) error       { return os.Rename(oldpath, newpath) }
 func (osFS) Remove(name string) error                   { return os.Remove(name) }
-func (osFS) Mkdir(name string, perm fs.FileMode) error  { return os.Mkdir(name, perm) }
+func (osFS) Mkdir(name string, perm fs.FileMode) error  { return Mkdir(name, perm) }
 func (osFS) Lstat(name string) (fs.FileInfo, error)     { return os.Lstat(name) }
 func (osFS) ReadDir(name string) ([]fs.DirEntry, error) { return os.ReadDir(name) }
 func (osFS) SyncDir(name string) error                  { return syncDir(name) }
+
+// MkdirAll is os.MkdirAll by way of Mkdir.
+func MkdirAll(name string, perm fs.FileMode) error {
+	if fi, err := os.Stat(name); err == nil && fi.IsDir() {
+		return nil
+	}
+	err := Mkdir(name, perm)
+	if up := filepath.Dir(name); errors.Is(err, fs.ErrNotExist) && up != name {
+		if err = MkdirAll(up, perm); err == nil {
+			err = Mkdir(name, perm)
+		}
+	}
+	if fi, e := os.Stat(name); e == nil && fi.IsDir() {
+		return nil // somebody else was sooner
+	}
+	return err
+}

@@ -201,7 +201,7 @@ func (s *Store) checkDirs() error {
 
 // makeDirs creates what is missing of the root and its directories, to last.
 func (s *Store) makeDirs() error {
-	if err := os.MkdirAll(s.root, dirPerm); err != nil {
+	if err := vfs.MkdirAll(s.root, dirPerm); err != nil {
 		return err
 	}
 	made := false

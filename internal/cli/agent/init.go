@@ -82,7 +82,7 @@ func (s *setup) run() error {
 		return err
 	}
 	if !s.check && (!s.remove || exists(s.root)) {
-		if err := os.MkdirAll(s.root, 0o700); err != nil {
+		if err := vfs.MkdirAll(s.root, 0o700); err != nil {
 			return err
 		}
 		turn := flock.New(filepath.Join(s.root, "init.lock"))
@@ -223,7 +223,7 @@ func put(path string, mode fs.FileMode, text []byte) error {
 	if mode&fs.ModeSymlink != 0 {
 		err := os.Remove(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			err = os.MkdirAll(filepath.Dir(path), 0o755)
+			err = vfs.MkdirAll(filepath.Dir(path), 0o755)
 		}
 		return errors.Join(err, os.Symlink(string(text), path))
 	}
@@ -239,7 +239,7 @@ func write(path string, text []byte) error {
 	perm := fs.FileMode(0o644)
 	if fi, err := os.Stat(path); err == nil {
 		perm = fi.Mode().Perm()
-	} else if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	} else if err := vfs.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
 	return atomicfile.Replace(vfs.OS(), path, text, atomicfile.Options{Perm: perm})

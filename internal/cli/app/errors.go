@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"strings"
 
@@ -112,6 +113,9 @@ func Classify(err error) (code string, exit int, advice string) {
 	return "internal", ExitError, ""
 }
 
+// whoseFiles is what can be done about a file that this user may not use.
+const whoseFiles = "lokt doctor says whose the files are, and what to do"
+
 // unreachable says what can be done about a server that does not do what it is asked; nothing if it does not answer.
 func unreachable(err error) string {
 	var unknown x509.UnknownAuthorityError
@@ -119,6 +123,8 @@ func unreachable(err error) string {
 	var invalid x509.CertificateInvalidError
 	var notTLS tls.RecordHeaderError
 	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return whoseFiles
 	case httpapi.Answered(err):
 		return "the server is there, but its store is not: see its log, or try again later"
 	case errors.As(err, &unknown):

@@ -16,6 +16,7 @@ import (
 	"github.com/lokt-dev/lokt/internal/audit"
 	"github.com/lokt-dev/lokt/internal/nearest"
 	"github.com/lokt-dev/lokt/internal/version"
+	"github.com/lokt-dev/lokt/internal/vfs"
 	"github.com/lokt-dev/lokt/store/filestore"
 )
 
@@ -60,6 +61,9 @@ func (a *App) Backend() (*Backend, error) {
 		a.Tell("%s", root.Warning)
 	}
 	store, err := filestore.Open(root.Path, filestore.Options{Warn: func(err error) { a.Tell("warning: %v", err) }})
+	if errors.Is(err, fs.ErrPermission) {
+		err = Hint(err, whoseFiles)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +82,7 @@ func (a *App) Open(names ...string) (*Backend, error) {
 // MakeRoot makes the directory of the locks if it is not there yet, and says so if it is one that other directories do
 // not share.
 func (a *App) MakeRoot(b *Backend) {
-	if b.Store != nil && b.Root.Method == MethodLocal && os.Mkdir(b.Root.Path, 0o700) == nil {
+	if b.Store != nil && b.Root.Method == MethodLocal && vfs.Mkdir(b.Root.Path, 0o700) == nil {
 		a.Tell("made %s: locks of this directory and of those below it; --user keeps one place for all, LOKT_ROOT names another", b.Root.Path)
 	}
 }

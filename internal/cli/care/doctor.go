@@ -259,6 +259,7 @@ func (d *doctor) checkIdentity() {
 // survey is what a look at the root, its directories and the files in them found. Other files in the root are nobody's
 // business, but for the audit log.
 type survey struct {
+	owner    int                 // who has to be the owner of all: this user, or of root's the directory's
 	odd      map[string][]string // by what is odd about them
 	proofs   []string            // directories of a --prove that was killed
 	newest   time.Time
@@ -279,8 +280,11 @@ const (
 // survey looks at all files of the store, without following links, and with --fix sets permissions right on its way:
 // what is in a closed directory is seen then.
 func (d *doctor) survey() *survey {
-	s := &survey{odd: map[string][]string{}}
+	s := &survey{odd: map[string][]string{}, owner: os.Geteuid()}
 	top, err := filepath.EvalSymlinks(d.root.Path)
+	if fi, err := os.Stat(top); err == nil && s.owner == 0 {
+		s.owner, _ = fileOwner(fi) // root leaves all to it
+	}
 	if err != nil || !s.see(top, d.fix) {
 		return s
 	}
@@ -335,7 +339,7 @@ func (s *survey) see(path string, fix bool) bool {
 	if fi.ModTime().After(s.newest) {
 		s.newest, s.youngest = fi.ModTime(), path
 	}
-	if uid, known := fileOwner(fi); known && uid != os.Geteuid() {
+	if uid, known := fileOwner(fi); known && uid != s.owner {
 		s.note(foreign, fmt.Sprintf("%s (user %d)", path, uid))
 	}
 	perm, want := fi.Mode().Perm(), fs.FileMode(0o600)
@@ -369,7 +373,7 @@ func (d *doctor) tellSurvey(s *survey) {
 		{failed, "permissions", place.Fail, ""},
 		{closed, "permissions", place.Fail, fix},
 		{open, "permissions", place.Warn, fix},
-		{foreign, "permissions", place.Warn, "run lokt as one user, or give each user a LOKT_ROOT: files of one cannot be changed by the other"},
+		{foreign, "permissions", place.Warn, "give each user a LOKT_ROOT, or run lokt as one; files of another's in your directory: sudo chown -R USER DIRECTORY"},
 		{repaired, "permissions", place.OK, ""},
 		{linked, "symlinks", place.Fail, "remove them"},
 		{stranger, "records", place.Warn, "move them away: they are ignored"},
