@@ -58,6 +58,9 @@ type Command struct {
 	// Lost is called for each lease that is lost while the command runs; it may return another lease in its stead, which
 	// is then watched too.
 	Lost func(l *lokt.Lease, err error) *lokt.Lease
+
+	// Refused, if set, is called when the command cannot be sent a signal, because it has become another user's.
+	Refused func(err error)
 }
 
 // Leash says for how long a command may run.
@@ -249,14 +252,21 @@ func (w *watcher) relay() {
 				toAll = beside.saw(sig)
 			}
 			if !toAll || w.p.elsewhere() {
-				w.p.signal(sig.(syscall.Signal))
+				w.send(sig.(syscall.Signal), w.p.signal)
 			}
 		case step := <-w.steps:
 			w.stopped = true
-			w.tree.signal(w.p, step)
+			w.send(step, func(sig syscall.Signal) error { return w.tree.signal(w.p, sig) })
 		case <-w.ctx.Done():
 			return
 		}
+	}
+}
+
+// send sends a signal, and tells if that is refused.
+func (w *watcher) send(sig syscall.Signal, send func(syscall.Signal) error) {
+	if err := send(sig); errors.Is(err, syscall.EPERM) && w.c.Refused != nil {
+		w.c.Refused(fmt.Errorf("the command, process %d, gets no %q: it is another user's by now, who has to end it", w.p.pid, sig))
 	}
 }
 

@@ -48,8 +48,8 @@ func (p *child) wait() int {
 	return s.ExitCode()
 }
 
-func (p *child) signal(syscall.Signal) { _ = p.p.Kill() }
-func (p *child) elsewhere() bool       { return false }
+func (p *child) signal(syscall.Signal) error { return p.p.Kill() }
+func (p *child) elsewhere() bool             { return false }
 
 // tree is the command alone: what it started cannot be found here.
 type tree struct{}
@@ -59,5 +59,5 @@ func newTree(bool) tree { return tree{} }
 func (tree) deaths() (deaths <-chan os.Signal, enough func()) { return nil, func() {} }
 func (tree) reap(*child, *witness)                            {}
 
-func (tree) signal(p *child, s syscall.Signal) { p.signal(s) }
-func (tree) killRest()                         {}
+func (tree) signal(p *child, s syscall.Signal) error { return p.signal(s) }
+func (tree) killRest()                               {}

@@ -179,13 +179,14 @@ func (p *child) elsewhere() bool {
 	return err == nil && group != unix.Getpgrp()
 }
 
-// signal sends the command a signal, unless it has ended.
-func (p *child) signal(sig syscall.Signal) {
+// signal sends the command a signal, unless it has ended. It fails only for a command that has become another user's.
+func (p *child) signal(sig syscall.Signal) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.reaped {
-		_ = syscall.Kill(p.pid, sig) // fails only for a command that has become another user's
+	if p.reaped {
+		return nil
 	}
+	return syscall.Kill(p.pid, sig)
 }
 
 // tree is the command and everything that it started.
@@ -211,7 +212,7 @@ func (t tree) reap(p *child, w *witness) { process.ReapOrphans(p.pid, w.pid) }
 
 // signal sends the signal to the command and all that it started. It kills until nothing is left: what is being started
 // meanwhile is in no list.
-func (t tree) signal(p *child, sig syscall.Signal) {
+func (t tree) signal(p *child, sig syscall.Signal) error {
 	if t.all && sig == syscall.SIGKILL {
 		t.killRest()
 	} else if t.all {
@@ -221,7 +222,7 @@ func (t tree) signal(p *child, sig syscall.Signal) {
 			}
 		}
 	}
-	p.signal(sig)
+	return p.signal(sig)
 }
 
 // killRest ends what the command left behind, and returns when nothing of it runs any more.

@@ -392,6 +392,7 @@ func newRunJob(a cmd) *cobra.Command {
 			go l.follow(in)
 			code, err := guard.Run(guard.Command{
 				Path: path, Args: args, Env: a.Environ(), Stdin: stdin, StopGrace: time.Duration(first.Grace) * time.Millisecond, Leash: l, Bound: true,
+				Refused: func(err error) { a.Tell("warning: %v", err) },
 			}, nil, signals)
 			if err != nil {
 				return err

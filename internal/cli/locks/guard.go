@@ -338,6 +338,7 @@ func (g *guardRun) run(leases lokt.Leases, inherited []around, signals *guard.Si
 	c := guard.Command{
 		Path: g.path, Args: g.o.command, Env: g.environment(leases, inherited), Inherit: g.b.LiveFile(),
 		Bound: g.b.Store == nil, Stop: g.o.onLost == OnLostStop, StopGrace: min(cmp.Or(g.o.ttl, g.o.maxHold, time.Minute)/4, 10*time.Second), Ending: g.ending, Lost: g.lost,
+		Refused: func(err error) { g.Tell("warning: %v", err) },
 	}
 	g.taken, g.told = slices.Clone(leases), map[*lokt.Lease]bool{}
 	noted := func() {}
