@@ -61,7 +61,7 @@ func budgets() map[string]int {
 		"internal/daemon":        2_102, // with the memory of crowds that wait
 		"internal/auth":          600,
 		"internal/audit":         850,
-		"internal/guard":         760,   // with who else has got a signal
+		"internal/guard":         767,   // with who else has got a signal
 		"internal/process":       1_050, // with a clock that counts the time the machine sleeps
 		"internal/glob":          355,
 		"internal/identity":      190,
