@@ -32,6 +32,9 @@ func (c *call) submit(q *submitWire) (answer submittedWire, err error) {
 			return answer, err
 		}
 	}
+	if err := c.room(); err != nil {
+		return answer, err
+	}
 	all, err := c.s.Jobs.Submit(c.ctx, specs)
 	switch {
 	case q.Jobs != nil:

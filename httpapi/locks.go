@@ -210,6 +210,12 @@ func (c *call) acquire(q *claimWire) (answer grantWire, err error) {
 	if claim.Owner, err = c.view().stored(claim.Owner); err != nil {
 		return answer, err
 	}
+	if err := c.room(); err != nil {
+		s, failed := c.s.Locks.Get(c.ctx, claim.Name)
+		if len(s.Lock.Holders)+len(s.Lock.Queue) == 0 {
+			return answer, cmp.Or(failed, err)
+		}
+	}
 	ctx, done := c.ctx, func() {}
 	if claim.Wait > 0 {
 		leave, err := c.crowded(claim)

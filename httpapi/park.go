@@ -45,6 +45,14 @@ func (c *call) park(most time.Duration) (context.Context, func(), error) {
 	}, nil
 }
 
+// room says why nothing new is taken in.
+func (c *call) room() error {
+	if c.s.Full == nil {
+		return nil
+	}
+	return c.s.Full()
+}
+
 // waitFor lets the request wait for a change. That there was none in that time is no error.
 func (c *call) waitFor(most time.Duration, change func(context.Context) error) error {
 	ctx, done, err := c.park(most)

@@ -35,6 +35,10 @@ type Config struct {
 	// Observe is called after each request, by the goroutine that served it. It must be quick. It may be nil.
 	Observe func(Request)
 
+	// Full says why nothing new is taken in, neither jobs nor claims of locks that nobody has or waits for. It must be quick. It may
+	// be nil.
+	Full func() error
+
 	// Stop, when it ends, ends what waits: parked requests are answered with 503, or as the scheduler's contract says, and
 	// streams end at once. So are requests that would wait then. It may be nil.
 	Stop context.Context

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -26,6 +27,7 @@ import (
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/httpapi"
 	"github.com/lokt-dev/lokt/internal/auth"
+	"github.com/lokt-dev/lokt/internal/machine"
 	"github.com/lokt-dev/lokt/internal/terraform"
 	"github.com/lokt-dev/lokt/internal/version"
 	"github.com/lokt-dev/lokt/jobs/manager"
@@ -49,6 +51,8 @@ type daemon struct {
 	waits    context.Context    // ends when requests are no longer to wait
 	stop     context.CancelFunc // ends it
 	failures *rate.Limiter      // of lines in the log: when the store fails, so does every request
+	memory   uint64             // bytes, that it may use; 0 if that is not known
+	full     atomic.Bool        // most of it is in use
 	copying  sync.Mutex         // held while a backup is made and sent
 
 	probing sync.Mutex // for what the store answered a moment ago, so that who asks for that often does not ask it often
@@ -59,10 +63,9 @@ type daemon struct {
 // serve runs the daemon until ctx ends, whose cause is logged, and reads files again on each hangup. ready is called
 // with the URL when requests are being answered.
 func serve(ctx context.Context, c *Config, log *slog.Logger, hangup <-chan os.Signal, ready func(url string)) (err error) {
-	if os.Getenv("GOGC")+os.Getenv("GOMEMLIMIT") == "" {
-		leave(time.Now())
-	}
 	d := &daemon{c: c, log: log, meter: newMeter(), failures: rate.NewLimiter(10, 10)}
+	d.bound()
+	d.collected(time.Now())
 	d.waits, d.stop = context.WithCancel(context.Background())
 	if c.TLSCert != "" {
 		if d.tls, err = loadCertificates(c, log); err != nil {
@@ -122,14 +125,48 @@ func serve(ctx context.Context, c *Config, log *slog.Logger, hangup <-chan os.Si
 	}
 }
 
-// leave lets as much garbage lie as is in use before it is collected, and 32 MiB more while that was done a moment ago: with little
-// in use it would be done every few hundred requests, which takes a tenth of the processor time of a heartbeat, and a third
-// of that of a batch of a hundred. It looks again after each collection.
-func leave(last time.Time) {
+// collected follows the memory after a collection that began at that time. It lets as much garbage lie as is in use before it is collected,
+// and 32 MiB more while that was done a moment ago: with little in use it would be done every few hundred requests, which takes a
+// tenth of the processor time of a heartbeat, and a third of that of a batch of a hundred.
+func (d *daemon) collected(last time.Time) {
+	if d.stopping.Load() {
+		return
+	}
 	inUse, _ := heap()
-	seconds := max(1, uint64(time.Since(last).Seconds()))               // the longer ago it was, the less it costs
-	debug.SetGCPercent(100 + int(100*(32<<20)/(inUse*seconds*seconds))) //nolint:gosec // 900 at most
-	runtime.AddCleanup(new([64]byte), leave, time.Now())
+	if os.Getenv("GOGC")+os.Getenv("GOMEMLIMIT") == "" {
+		seconds := max(1, uint64(time.Since(last).Seconds()))               // the longer ago it was, the less it costs
+		debug.SetGCPercent(100 + int(100*(32<<20)/(inUse*seconds*seconds))) //nolint:gosec // 900 at most
+	}
+	most := d.memory / 5 * 3
+	if d.full.Load() {
+		most = d.memory / 2
+	}
+	if full := d.memory > 0 && inUse > most; full != d.full.Swap(full) {
+		say := map[bool]string{true: "memory is nearly full: new jobs and locks are refused", false: "memory has room again"}
+		d.log.Warn(say[full], "used", inUse, "of", d.memory)
+	}
+	runtime.AddCleanup(new([64]byte), d.collected, time.Now())
+}
+
+// bound finds out how much memory there is, so that garbage is collected in time where it is short.
+func (d *daemon) bound() {
+	limit := debug.SetMemoryLimit(-1)
+	if d.memory = uint64(limit); limit == math.MaxInt64 {
+		d.memory = uint64((machine.Machine{}).Memory()) // 0 if that is not known
+		if d.memory > 0 {
+			debug.SetMemoryLimit(int64(d.memory / 10 * 9)) //nolint:gosec // as above
+		}
+	}
+}
+
+// errMemory is told to who wants something new.
+var errMemory = fmt.Errorf("%w: the memory of loktd is nearly full: new jobs and locks have to wait until some have ended", lokt.ErrUnavailable)
+
+func (d *daemon) noRoom() error {
+	if d.full.Load() {
+		return errMemory
+	}
+	return nil
 }
 
 // heap returns how many bytes were no garbage at the last collection, or a few if there was none, and how many there are.
@@ -212,7 +249,7 @@ func (d *daemon) server() *http.Server {
 	kind, _, _ := strings.Cut(d.c.Store, ":") // the rest may be a secret
 	config := httpapi.Config{
 		About: httpapi.About{Version: version.String(), Store: kind}, Conditions: append(d.stores.places, place.Ask(d.conditions)),
-		Locks: d.locks, Events: d.stores.events, Log: d.log, Observe: d.observe, Stop: d.waits,
+		Locks: d.locks, Events: d.stores.events, Log: d.log, Observe: d.observe, Stop: d.waits, Full: d.noRoom,
 		Limits: httpapi.Limits{
 			Body: d.c.MaxBody, Parked: d.c.MaxParked, Streams: d.c.MaxStreams, ParkedEach: d.c.MaxParkedEach, StreamsEach: d.c.MaxStreamsEach,
 			Request: d.c.BodyTimeout,
@@ -393,7 +430,7 @@ func (d *daemon) sweep(ctx context.Context) {
 		if err != nil && ctx.Err() == nil && d.failures.Allow() {
 			d.log.Warn("expired locks cannot be forgotten", "err", err)
 		}
-		if inUse, all := heap(); all > inUse*5/4 && time.Since(last.LastGC) > 4*time.Second { // little is asked for
+		if inUse, all := heap(); (all > inUse*5/4 || d.full.Load()) && time.Since(last.LastGC) > 4*time.Second { // little is asked for
 			debug.FreeOSMemory()
 		}
 		if pause = max(2*time.Second, 50*time.Since(begun)); n > 1000 {
