@@ -152,11 +152,11 @@ func (d *serverDB) makeTables(ctx context.Context) error {
 }
 
 // stay keeps saying that the database is in use, lets those who wait look for what others did although nobody said so,
-// and gives events their numbers and forgets the oldest.
+// and gives events their numbers and forgets the oldest, and locks that nobody has used for long.
 func (d *serverDB) stay(ctx context.Context) {
 	tick := time.NewTicker(presence)
 	defer tick.Stop()
-	for {
+	for looked := time.Now(); ; {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -167,6 +167,13 @@ func (d *serverDB) stay(ctx context.Context) {
 		_ = d.lend(ctx, d.writers, pgLoading, d.locks.arrive)
 		_ = d.lend(ctx, d.writers, pgTimeout, d.locks.number)
 		_ = d.trimming(ctx, d.options.forgetLockEvents)
+		if time.Since(looked) > forgetEvery {
+			var more int64
+			_ = d.trimming(ctx, forgetFree(keptFree, manyFree, &more))
+			if looked = time.Now(); more > 0 {
+				looked = time.Time{}
+			}
+		}
 	}
 }
 

@@ -364,6 +364,29 @@ func (s *serverLocks) Close() error {
 	return nil
 }
 
+const (
+	keptFree    = time.Hour        // how long the row of a free lock is kept at least
+	manyFree    = 1000             // how many are worth it to be forgotten
+	forgetEvery = 10 * time.Minute // how often that is looked for
+)
+
+// forgetFree returns what deletes rows of locks that have been free since a time, some of them, if there are so many. The floors rise to what
+// they had, so that every process reads anew what it knows. Turns, which would fail for that, are waited for and kept waiting.
+func forgetFree(age time.Duration, least int, done *int64) func(execute, time.Time) error {
+	return func(exec execute, now time.Time) (err error) {
+		if _, err = exec("SELECT 1 FROM job_state FOR UPDATE"); err != nil {
+			return err
+		}
+		before := now.Add(-age).UnixNano()
+		*done, err = exec(`WITH few AS (SELECT FROM locks WHERE free AND changed < ? LIMIT ?), gone AS (DELETE FROM locks l
+			USING (SELECT name FROM locks WHERE free AND changed < ? AND (SELECT count(*) FROM few) = ? LIMIT 10000 FOR UPDATE SKIP LOCKED) u
+			WHERE l.name = u.name RETURNING l.token, l.revision)
+			UPDATE state SET token_floor = greatest(token_floor, most.token), revision_floor = greatest(revision_floor, most.revision)
+			FROM (SELECT max(token) AS token, max(revision) AS revision FROM gone) most WHERE most.token IS NOT NULL`, before, least, before, least)
+		return err
+	}
+}
+
 // Events are stored with their change, in a table of those that have no number yet, and numbered by whoever reads first;
 // if nobody reads, every two seconds. A number that a change took itself would have to be locked until the change is on
 // the disk, and no two changes could be on their way there at once.

@@ -16,7 +16,7 @@ CREATE TABLE state (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 INSERT INTO state (id) VALUES (1);
 
--- Every name that was ever locked: a free lock keeps its token. doc has everything but the queue; it is empty before the first change.
+-- A free lock keeps its token, for an hour at least. doc has everything but the queue; it is empty before the first change.
 CREATE TABLE locks (
 	name     TEXT COLLATE "C" PRIMARY KEY,
 	revision BIGINT NOT NULL,
