@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/lokt-dev/lokt"
@@ -60,7 +61,12 @@ func (a *App) Backend() (*Backend, error) {
 	if root.Warning != "" {
 		a.Tell("%s", root.Warning)
 	}
-	store, err := filestore.Open(root.Path, filestore.Options{Warn: func(err error) { a.Tell("warning: %v", err) }})
+	var told sync.Map // what is wrong with the log is so at every renewal
+	store, err := filestore.Open(root.Path, filestore.Options{Warn: func(err error) {
+		if _, again := told.LoadOrStore(err.Error(), true); !again {
+			a.Tell("warning: %v", err)
+		}
+	}})
 	if errors.Is(err, fs.ErrPermission) {
 		err = Hint(err, whoseFiles)
 	}
