@@ -186,6 +186,7 @@ func TestThousandRequestsThatWaitKeepNobodyOut(t *testing.T) {
 // What a request needs while it is decided or answered is not kept by its connection while another one waits. With so little
 // garbage, what is allocated is what is kept.
 func TestRequestsThatWaitForALockKeepLittle(t *testing.T) {
+	unlessRaced(t)
 	p := startWith(t, []string{"GOGC=5"}, "--store", "sqlite:"+filepath.Join(t.TempDir(), "loktd.db"))
 	a := p.api()
 	kept := func() (stacks, heap float64) {

@@ -10,6 +10,7 @@ import (
 )
 
 func TestMemoryThatIsNotNeededIsGivenBack(t *testing.T) {
+	unlessRaced(t)
 	t.Parallel()
 	p := start(t, "--store", "memory:")
 	a := p.api()

@@ -14,6 +14,8 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"runtime/debug"
+	"slices"
 	"runtime"
 	"strconv"
 	"strings"
@@ -72,6 +74,14 @@ func (b *buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.b.String()
+}
+
+// unlessRaced skips a test of memory under the race detector, which takes some of its own.
+func unlessRaced(t *testing.T) {
+	t.Helper()
+	if info, _ := debug.ReadBuildInfo(); slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		t.Skip("the race detector takes memory of its own")
+	}
 }
 
 // command returns the daemon, not started, with nothing in its environment that would set it up.
