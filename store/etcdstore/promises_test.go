@@ -370,8 +370,7 @@ func TestARecordThatCannotBeReadKeepsEverybodyOut(t *testing.T) {
 func TestAListOfManyPagesIsWholeThoughEtcdIsCompactedMeanwhile(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 1, false)
-	s := c.open(t, c.url(), Options{Timeout: longTimeout})
-	s.page = 16
+	s := c.open(t, c.url(), Options{Timeout: longTimeout, page: 16})
 	const locks = 2*16 + 7
 	var wg sync.WaitGroup
 	for i := range 8 {

@@ -31,6 +31,8 @@ type Options struct {
 	// Observe, if set, is called with the events of each change of this store, after the change is stored: for each
 	// lock in the order of the changes, one call at a time. It must not change locks by this store.
 	Observe func([]lokt.Event)
+
+	page int64 // how many locks a list reads at once; 0 means 256
 }
 
 // Store is a lokt.Store in etcd. Its methods may be called by any number of goroutines, and any number of stores, in
@@ -94,7 +96,7 @@ func Open(ctx context.Context, rawURL string, o Options) (*Store, error) {
 	}
 	s := &Store{
 		client: client, prefix: t.prefix, timeout: o.Timeout, observe: o.Observe, keep: o.KeepEvents, slots: map[string]*slot{}, renew: make(chan struct{}, 1),
-		wall: time.Now, anyway: 5 * time.Second, page: 256,
+		wall: time.Now, anyway: 5 * time.Second, page: cmp.Or(o.page, 256),
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	bounded, cancel := s.bound(ctx)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,10 +13,10 @@ import (
 
 // Promise S-172. Many that end together are forgotten in few transactions, while others are granted.
 func TestManyThatEndTogetherAreForgottenTogether(t *testing.T) {
-	var commits int
+	var commits atomic.Int64
 	db, err := Open(t.Context(), "sqlite:"+filepath.Join(t.TempDir(), "locks.db"), Options{Observe: func(op string, _ time.Duration, _ error) {
 		if op == "commit" {
-			commits++
+			commits.Add(1)
 		}
 	}})
 	if err != nil {
@@ -38,15 +39,15 @@ func TestManyThatEndTogetherAreForgottenTogether(t *testing.T) {
 	claim("long", time.Hour)
 	all.Wait()
 	time.Sleep(1100 * time.Millisecond)
-	commits = 0
+	commits.Store(0)
 	claim("new", time.Hour)
 	n, err := m.Sweep(t.Context())
 	all.Wait()
 	if n != many || err != nil {
 		t.Errorf("%d of %d are forgotten, %v", n, many, err)
 	}
-	if commits > many/2 {
-		t.Errorf("that took %d transactions", commits)
+	if commits.Load() > many/2 {
+		t.Errorf("that took %d transactions", commits.Load())
 	}
 	left := 0
 	for s, err := range m.List(t.Context(), lokt.Filter{}) {
