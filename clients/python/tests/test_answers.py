@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import socket
+import ssl
+import subprocess
+import tempfile
 import threading
 import time
 import unittest
@@ -361,6 +365,97 @@ class TestAnswersOfOthers(unittest.TestCase):
         client._transport.timeout = 30
         with self.assertRaisesRegex(lokt.IncompatibleError, "longer than 64 MiB"):
             client.about()
+
+    def test_an_answer_that_drips_takes_no_longer_than_one_may(self) -> None:
+        # Promise S-352.
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+        for begin, drop in (
+            (head + b"Content-Length: 1000000\r\n\r\n", b" "),
+            (head + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+            (head, b"X"),
+            (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        ):
+            with self.subTest(begin), socket.create_server(("127.0.0.1", 0)) as listener:
+
+                def drip() -> None:
+                    try:
+                        while True:
+                            connection, _ = listener.accept()
+                            connection.sendall(begin)
+                            threading.Thread(target=dripping, args=(connection,), daemon=True).start()
+                    except OSError:
+                        pass
+
+                def dripping(connection: socket.socket) -> None:
+                    try:
+                        while True:
+                            connection.sendall(drop)
+                            time.sleep(0.1)
+                    except OSError:
+                        pass
+
+                threading.Thread(target=drip, daemon=True).start()
+                client = lokt.Client(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=0.5)
+                caught: list[BaseException] = []
+
+                def ask() -> None:
+                    try:
+                        client.about()
+                    except BaseException as e:
+                        caught.append(e)
+
+                asking = threading.Thread(target=ask, daemon=True)
+                asking.start()
+                asking.join(30)
+                self.assertRegex(str(caught), "UnavailableError.*no answer in time")
+
+    def test_a_chunk_of_no_size_is_no_answer(self) -> None:
+        bad = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nabc\r\n"
+        server = Raw(*[[bad]] * 50)
+        self.addCleanup(server.listener.close)
+        with self.assertRaises(lokt.UnavailableError):
+            lokt.Client(server.url, timeout=0.2).about()
+
+    def test_one_of_several_servers_that_is_not_trusted_is_in_the_way_of_nothing(self) -> None:
+        # Promise S-353.
+        with tempfile.TemporaryDirectory() as dir:
+            good, bad = Answering(lambda *_: told(200, {"ok": True})), Answering(lambda *_: told(200, {"ok": True}))
+            for server, name in ((good, "good"), (bad, "bad")):
+                self.addCleanup(server.stop)
+                server.server.socket = certified(dir, name).wrap_socket(server.server.socket, server_side=True)
+            urls = ",".join(s.url.replace("http:", "https:") for s in (bad, good))
+            self.assertTrue(lokt.Client(urls, ca=os.path.join(dir, "good.pem")).about()["ok"])
+
+    def test_a_job_without_a_key_is_sent_once_though_TLS_breaks_then(self) -> None:
+        # Promise S-353.
+        with tempfile.TemporaryDirectory() as dir, socket.create_server(("127.0.0.1", 0)) as listener:
+            context = certified(dir, "server")
+            sent: list[bytes] = []
+
+            def serve() -> None:
+                try:
+                    while True:
+                        with context.wrap_socket(listener.accept()[0], server_side=True) as connection:
+                            sent.append(connection.recv(1 << 16))
+                            os.write(connection.fileno(), b"HTTP/1.1 502 Bad Gateway\r\n\r\n")
+                except OSError:
+                    pass
+
+            threading.Thread(target=serve, daemon=True).start()
+            client = lokt.Client(f"https://127.0.0.1:{listener.getsockname()[1]}", ca=os.path.join(dir, "server.pem"), timeout=1)
+            with self.assertRaises(lokt.UnavailableError):
+                lokt.Jobs(client).submit()
+            self.assertEqual(1, sum(b"POST" in s for s in sent))
+
+
+def certified(dir: str, name: str) -> ssl.SSLContext:
+    """What serves TLS with a certificate of its own, which is in the directory."""
+    cert, key = os.path.join(dir, name + ".pem"), os.path.join(dir, name + ".key")
+    make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=x -addext subjectAltName=IP:127.0.0.1"
+    subprocess.run([*make.split(), "-keyout", key, "-out", cert], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    return context
 
 
 class Arguments(unittest.TestCase):

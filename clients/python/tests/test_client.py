@@ -331,6 +331,38 @@ class TestAsyncio(unittest.IsolatedAsyncioTestCase):
             self.assertTrue(cancelled)
             await asyncio.sleep(0)  # the task itself goes on
 
+    async def test_what_ended_a_block_is_told_though_the_server_is_away(self) -> None:
+        # Promise S-355.
+        proxy = Proxy(self.server.port)
+        self.addCleanup(proxy.listener.close)
+        async with aio.Client(proxy.url, timeout=1) as client:
+            with self.assertRaises(lokt.LostError):
+                async with client.guard("db", ttl=TTL):
+                    proxy.cut.set()
+                    await asyncio.sleep(60)
+            proxy.cut.clear()
+            with self.assertRaisesRegex(KeyError, "mine"):
+                async with client.guard("other", ttl=60):
+                    proxy.cut.set()
+                    raise KeyError("mine")
+
+    async def test_what_was_granted_is_given_back_though_the_task_is_cancelled_twice(self) -> None:
+        # Promise S-356.
+        granted, undone = threading.Event(), threading.Event()
+
+        def work() -> str:
+            granted.wait(30)
+            return "lease"
+
+        waiting = asyncio.create_task(aio._in_thread(work, lambda: None, lambda _: undone.set()))
+        for _ in range(2):
+            await asyncio.sleep(0.01)
+            waiting.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await waiting
+        granted.set()
+        self.assertTrue(await asyncio.to_thread(undone.wait, 30))
+
     async def test_a_wait_that_is_cancelled_leaves_nothing_behind(self) -> None:
         async with aio.Client(self.server.url) as client:
             async with client.guard("db"):

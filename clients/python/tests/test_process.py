@@ -97,6 +97,31 @@ print("parent", lease.state, client.lock("parents").held)
         lease.release()
         self.assertFalse(self.client.lock("db").held)
 
+    def test_a_block_says_that_its_lock_was_not_given_back_wherever_it_stands(self) -> None:
+        # Promise S-355.
+        try:
+            raise KeyError("another's")
+        except KeyError:
+            with self.assertRaises(lokt.UnavailableError):
+                with self.client.guard("db"):
+                    self.failing("DELETE", lokt.UnavailableError("no answer in time"))
+
+    def test_a_lease_that_was_lost_is_released_in_silence(self) -> None:
+        # Promise S-355.
+        lease = self.client.acquire("db", ttl=TTL)
+        self.client.force_release("db")
+        self.assertTrue(lease.lost.wait(30))
+        self.failing("DELETE", lokt.UnavailableError("no answer in time"))
+        lease.release()
+
+    def test_the_loss_of_a_lock_is_told_while_another_is_tried(self) -> None:
+        # Promise S-355.
+        for method in ("POST", "DELETE"):
+            self.failing(method, lokt.LostError())
+            with self.subTest(method), self.assertRaises(lokt.LostError):
+                with self.client.guard(f"db-{method}"):
+                    raise lokt.UnavailableError("so it goes")
+
     def test_a_process_without_room_for_threads_renews_when_it_has_room_again(self) -> None:
         start, left = threading.Thread.start, {"lokt-keeper": 1, "lokt-renewal": 3, "lokt-loss": 1}
 

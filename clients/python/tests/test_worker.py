@@ -33,6 +33,30 @@ class TestWorker(unittest.TestCase):
         self.addCleanup(worker.drain)
         return worker
 
+    def test_an_error_that_cannot_be_told_as_it_is_fails_the_attempt(self) -> None:
+        # Promise S-354.
+        class Speechless(Exception):
+            def __str__(self) -> str:
+                raise RuntimeError("no text")
+
+        errors = {
+            "speechless": Speechless(),
+            "not unicode": OSError("no file '\udcff'"),
+            "long": ValueError("x" * 20_000_000),
+            "exit": SystemExit(3),
+        }
+
+        def handle(job: lokt.Job) -> None:
+            raise errors[job.payload["what"]]
+
+        worker = self.work(handle, concurrency=4)
+        ids = {what: self.jobs.submit({"what": what}) for what in errors}
+        for what, id in ids.items():
+            with self.subTest(what):
+                job = self.jobs.wait(id, timeout=30)
+                self.assertEqual(("failed", type(errors[what]).__name__), (job["state"], job["error"]["type"]))
+        self.assertFalse(worker._jobs)
+
     # Promise S-254.
     def test_a_loss_is_told_while_a_heartbeat_waits_for_its_answer(self) -> None:
         told = threading.Event()

@@ -9,7 +9,6 @@ import math
 import os
 import secrets
 import socket
-import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -168,15 +167,19 @@ class Lease:
         listener(cause)
 
     def release(self) -> None:
-        """Gives the lock back, and stops its heartbeat first. After a loss, and again, it does nothing, nor in a process that was
-        forked since. If it raises UnavailableError it can be called again.
+        """Gives the lock back, and stops its heartbeat first. If it raises UnavailableError it can be called again. After a loss
+        it only tries to tell the server; again, or in a process that was forked since, it does nothing.
         """
         if self._given_back or self._pid != os.getpid():
             return
+        lost = self.state == "lost"
         self._released = True
         try:
             self._client._keeper.stop(self._beat)
-            self._client._give_back(self.name, self.id, self._operation)
+            if lost:
+                self._client._take_back(self.name, self.id, self._operation, 1.0)
+            else:
+                self._client._give_back(self.name, self.id, self._operation)
         except (NotFoundError, NotOwnerError):
             pass
         except BaseException as e:
@@ -308,7 +311,7 @@ class Client:
         patience = (
             self._transport.timeout
             if wait is False
-            else min(_QUEUE_TTL, most)
+            else min(_QUEUE_TTL, max(most, 1.0))
             if wait is not True
             else _QUEUE_TTL
         )
@@ -363,19 +366,22 @@ class Client:
         blocks in C is not interrupted. At the end of the block LostError is raised if the lock was lost meanwhile.
         """
         thread = None
+        failed = True
         lease = self.acquire(name, ttl=ttl, wait=wait, **options)
         try:
             thread = _Interrupt(lease) if interrupt else None
             yield lease
+            failed = False
         finally:
             if thread is not None:
                 thread.end()
-            failed = sys.exc_info()[1] is not None
             lost = lease.state == "lost"
             try:
                 lease.release()
-            except Exception:
-                if not failed and not lost:
+            except LostError:  # of another lease, which this thread holds
+                raise
+            except LoktError:
+                if not failed:
                     raise
         if lost:
             lease_lost = lease._cause or LostError(f"the lock {name!r} was lost")
@@ -460,10 +466,12 @@ class Client:
         answer.insist(isinstance(leases, list) and len(leases) == 1 and isinstance(leases[0], dict))
         return _own(answer, leases[0].get("holder"), name, lease_id)
 
-    def _take_back(self, name: str, lease_id: str, operation: str) -> None:
+    def _take_back(self, name: str, lease_id: str, operation: str, patience: float = 5.0) -> None:
         """Ends a claim whose outcome is not known, copies of it that are under way included."""
         try:
-            self._give_back(name, lease_id, operation, 5.0)
+            self._give_back(name, lease_id, operation, patience)
+        except LostError:  # of another lease, which this thread holds
+            raise
         except Exception:
             pass  # it ends with its time to live
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import os
 import random
@@ -188,31 +189,24 @@ class Transport:
             while (
                 True
             ):  # a kept connection may have been closed meanwhile: then once more over a new one
-                connection, kept = self._connection(which, min(self.timeout, left), fresh)
+                limit = min(self.timeout, left)
+                connection, kept = self._connection(which, limit, fresh)
                 begun = False
                 try:
                     if connection.sock is None:
                         connection.connect()
                     self._trusted = True
                     assert connection.sock is not None
-                    connection.sock.settimeout(wait + min(self.timeout, left))
+                    connection.sock.settimeout(wait + limit)
                     call.use(connection.sock)
                     begun = True
+                    connection.response_class = _response(clock() + wait + limit)
                     connection.request(method, path, data, self._headers(headers, data is not None))
                     answer = connection.getresponse()
                     raw = answer.read(_LONGEST_ANSWER + 1)
                     if answer.length and len(raw) <= _LONGEST_ANSWER:  # half an answer is none
                         raise http.client.IncompleteRead(raw, answer.length)
-                except ssl.SSLError as e:
-                    connection.close()
-                    reason = getattr(e, "verify_message", "") or e.reason or str(e)
-                    return (
-                        errors.UnavailableError(
-                            f"{self._name(which)}: TLS: {reason}; is the URL's scheme right, and the CA known?"
-                        ),
-                        self._trusted,  # whom it has trusted before may be about to be again
-                    )
-                except (OSError, http.client.HTTPException) as e:
+                except (OSError, http.client.HTTPException, ValueError) as e:  # the last for the size of a chunk
                     connection.close()
                     if (
                         kept
@@ -223,14 +217,12 @@ class Transport:
                     ):
                         fresh = True
                         continue
-                    why = (
-                        "no answer in time"
-                        if isinstance(e, TimeoutError)
-                        else str(e) or type(e).__name__
-                    )
-                    failure = errors.UnavailableError(f"{self._name(which)}: {why}")
+                    failure = errors.UnavailableError(f"{self._name(which)}: {_why(e)}")
                     failure.__cause__ = e
                     if begun and not resend:
+                        return failure, False
+                    # Whom it has trusted before may be about to be again, and another server may be trusted.
+                    if _distrusted(e) and not self._trusted and len(self._addresses) == 1:
                         return failure, False
                     break
                 finally:
@@ -346,6 +338,48 @@ def _closed(connection: http.client.HTTPConnection) -> bool:
             return bool(s.select(0))
     except OSError:  # no descriptor is left to look with
         return False
+
+
+class _Until(io.RawIOBase):
+    """What a socket receives until a moment: however slowly it comes, it takes no longer."""
+
+    def __init__(self, sock: socket.socket, end: float) -> None:
+        self._sock, self._end = sock, end
+        self._file = sock.makefile("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int | None:
+        left = self._end - clock()
+        if left <= 0:
+            raise TimeoutError
+        self._sock.settimeout(left)
+        return self._file.readinto(into)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def makefile(self, *_: Any) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+
+def _response(end: float) -> Any:
+    return lambda sock, **more: http.client.HTTPResponse(_Until(sock, end), **more)  # type: ignore[arg-type]
+
+
+def _why(e: Exception) -> str:
+    if isinstance(e, ssl.SSLError):
+        reason = getattr(e, "verify_message", "") or e.reason or str(e)
+        return f"TLS: {reason}; is the URL's scheme right, and the CA known?"
+    said = "".join(c if c.isprintable() else "?" for c in str(e)[:200])  # a line of a garbled answer, perhaps
+    return "no answer in time" if isinstance(e, TimeoutError) else said or type(e).__name__
+
+
+def _distrusted(e: Exception) -> bool:
+    """Whether what answered speaks no TLS, or has no certificate that counts."""
+    return isinstance(e, ssl.SSLError) and not isinstance(e, (ssl.SSLEOFError, ssl.SSLZeroReturnError))
 
 
 def segment(text: str) -> str:

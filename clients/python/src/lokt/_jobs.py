@@ -27,6 +27,7 @@ from ._keeper import usable
 
 _API = "/api/system/scheduler"
 _MOST = 1000  # leases of one heartbeat
+_LONGEST_TEXT = 4000  # characters of an error's message, and of its traceback
 
 
 class Jobs:
@@ -383,18 +384,8 @@ class Worker:
         done: dict[str, Json] = {"worker_id": self.worker_id, "status": "completed"}
         try:
             done["result"] = self._handle(job)
-        except Stopped as e:
-            done["status"], done["error"] = "failed", {
-                "type": "Stopped",
-                "message": str(e) or job.why,
-            }
         except BaseException as e:  # the attempt has failed, whatever it was
-            trace = "".join(traceback.format_exception(type(e), e, e.__traceback__))[-4000:]
-            done["status"], done["error"] = "failed", {
-                "type": type(e).__name__,
-                "message": str(e),
-                "traceback": trace,
-            }
+            done["status"], done["error"] = "failed", _told(e, job.why)
         try:
             late = job.why == "out of time" and done["status"] == "failed"
             if job.why != "lost" and clock() < job._deadline and not late:  # else the service says why
@@ -425,8 +416,7 @@ class Worker:
             ) as e:  # what cannot be sent, or is refused, fails the attempt
                 if done["status"] == "failed":
                     return
-                error: Json = {"type": type(e).__name__, "message": str(e)}
-                done = {"worker_id": self.worker_id, "status": "failed", "error": error}
+                done = {"worker_id": self.worker_id, "status": "failed", "error": _told(e, "")}
             except LoktError as e:  # not about the job
                 if clock() > foreign:
                     if done["status"] == "failed":
@@ -514,6 +504,20 @@ class Worker:
         except LoktError:
             with job._lock:
                 job._news = {**news, **job._news}
+
+
+def _told(e: BaseException, why: str) -> dict[str, Json]:
+    """What is told of an error: nothing in it is in the way of that, neither its length nor characters that JSON has not."""
+    try:
+        message = str(e)
+    except Exception:
+        message = "<exception str() failed>"
+    told = {"type": type(e).__name__, "message": message[:_LONGEST_TEXT]}
+    if isinstance(e, Stopped):
+        told["type"], told["message"] = "Stopped", told["message"] or why
+    else:
+        told["traceback"] = "".join(traceback.format_exception(type(e), e, e.__traceback__))[-_LONGEST_TEXT:]
+    return {k: text.encode("utf-8", "backslashreplace").decode() for k, text in told.items()}
 
 
 def _passing(e: LoktError) -> bool:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, AsyncIterator, Awaitable, Callable, Iterator, Sequence, TypeVar
 
 from . import _client, _jobs
-from ._errors import HeldError, LostError
+from ._errors import HeldError, LoktError, LostError
 from ._http import Call, Json
 
 _T = TypeVar("_T")
@@ -25,9 +25,14 @@ async def _in_thread(
     abort: Callable[[], None] | None = None,
     undo: Callable[[_T], None] | None = None,
 ) -> _T:
-    """Runs work in a thread. When the task is cancelled, aborts it, waits for its end and undoes what it has done."""
+    """Runs work in a thread. When the task is cancelled, aborts it and waits for its end; what it has done is undone, also when
+    the task is cancelled again meanwhile.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[_T] = loop.create_future()
+    lock = threading.Lock()
+    gone = False  # the task
+    got: list[_T] = []
 
     def settle(result: _T | None, failure: BaseException | None) -> None:
         if done.cancelled():
@@ -43,23 +48,29 @@ async def _in_thread(
         except BaseException as e:
             failure = e
             _soon(loop, lambda: settle(None, failure))
-        else:
-            _soon(loop, lambda: settle(result, None))
+            return
+        with lock:
+            got.append(result)
+            alone = gone
+        if alone and undo is not None:
+            with suppress(Exception):
+                undo(result)
+        _soon(loop, lambda: settle(result, None))
 
     threading.Thread(target=run, name="lokt-request", daemon=True).start()
     try:
         return await asyncio.shield(done)
     except asyncio.CancelledError:
         if abort is not None:
+            with lock:
+                gone, here = True, list(got)
             abort()
-            try:
-                result = await done
-            except Exception:
-                pass
-            else:
-                if undo is not None:
+            with suppress(Exception):
+                if not here:
+                    await done
+                elif undo is not None:
                     back = undo
-                    await _in_thread(lambda: back(result))
+                    await _in_thread(lambda: back(here[0]))
         raise
 
 
@@ -134,6 +145,7 @@ class Client:
         loop = asyncio.get_running_loop()
         cause: list[LostError] = []
         ended = False
+        failed = True
 
         def lose(e: LostError) -> None:
             if not ended:
@@ -144,9 +156,14 @@ class Client:
         try:
             try:
                 yield lease
+                failed = False
             finally:
                 ended = True
-                await lease.release()
+                try:
+                    await lease.release()
+                except LoktError:
+                    if not failed:
+                        raise
         except asyncio.CancelledError:
             if not cause or (hasattr(task, "uncancel") and task.uncancel() > 0):
                 raise
