@@ -482,6 +482,10 @@ class Arguments(unittest.TestCase):
         for ttl, most in ((float("inf"), 0.0), (float("nan"), 0.0), (30.0, float("inf"))):
             with self.assertRaisesRegex(ValueError, "in seconds"):
                 client.acquire("a", ttl=ttl, max_hold=most)
+        with self.assertRaisesRegex(ValueError, "seconds"):
+            client.acquire("a", wait=float("nan"))
+        with self.assertRaisesRegex(ValueError, "concurrency"):
+            lokt.Worker(client, lambda job: None, concurrency=0)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import { hostname, userInfo } from "node:os";
 import { AuthError, type Freeze, FullError, HeldError, type Holder, InvalidError, NotOwnerError, type Owner } from "./errors.js";
 import { Jobs } from "./jobs.js";
 import { Lease, lifeOf } from "./lease.js";
-import { clock, insist, Transport } from "./transport.js";
+import { clock, insist, segment, Transport } from "./transport.js";
 
 const longestPoll = 30_000; // ms that one request waits for a lock at most
 const queueTTL = 30_000; // ms that a claim keeps its place when nobody asks for it
@@ -106,7 +106,8 @@ export class Lokt {
   /** Takes the lock. Throws HeldError when somebody is in the way, or still is when the wait is over. */
   async lock(name: string, options: LockOptions = {}): Promise<Lease> {
     const ttl = options.ttlMs ?? 30_000;
-    if (!(ttl >= 1000)) throw new RangeError("ttlMs is at least 1000");
+    if (!(ttl >= 1000 && ttl < Infinity)) throw new RangeError("ttlMs is at least 1000, and not infinite");
+    if (Number.isNaN(options.wait)) throw new RangeError("wait is true, false or ms");
     const leaseId = randomBytes(16).toString("hex");
     const operation = randomBytes(8).toString("hex");
     const wait = options.wait ?? true;
@@ -116,7 +117,7 @@ export class Lokt {
     if (options.shared) claim["limit"] = 2 ** 31 - 1;
     else if (options.slots !== undefined && options.slots !== 1) claim["limit"] = options.slots;
     if (options.priority) claim["priority"] = options.priority;
-    if (options.maxHoldMs) claim["max_hold_ms"] = Math.round(options.maxHoldMs);
+    if ((options.maxHoldMs ?? 0) !== 0) claim["max_hold_ms"] = Math.round(options.maxHoldMs!);
     if (options.metadata) claim["metadata"] = options.metadata;
     const begun = clock();
     let asked = begun;
@@ -158,7 +159,7 @@ export class Lokt {
             heard = wanted; // it is not relied on beyond that from here on, which the server is told at once
             return { ...hold, heartbeat_in_ms: 10 };
           },
-          release: () => this.#giveBack(name, leaseId, operation),
+          release: (patience) => this.#giveBack(name, leaseId, operation, patience),
         }, holder.heartbeat_in_ms);
       }
     } catch (e) {
@@ -212,7 +213,7 @@ export class Lokt {
 
   /** Ends all holds, or the one with the public ID, whoever's they are. Needs the scope force. */
   async forceRelease(name: string, publicID?: string): Promise<Holder[]> {
-    const path = `${lockPath(name)}/leases${publicID === undefined ? "" : `/${encodeURIComponent(publicID)}`}`;
+    const path = `${lockPath(name)}/leases${publicID === undefined ? "" : `/${segment(publicID)}`}`;
     const x = { query: { ...this.#asker(), force: true } };
     const { released } = (await this.transport.request<{ released: Holder[] }>("DELETE", path, x)).body;
     insist(Array.isArray(released), this.transport.server);
@@ -290,7 +291,7 @@ function lockPath(name: string): string {
   if (typeof name !== "string" || ["", ".", ".."].includes(name)) { // which are no segments of a path
     throw new InvalidError(`${JSON.stringify(name)} is no name for a lock`, "invalid");
   }
-  return `/v1/locks/${encodeURIComponent(name)}`;
+  return `/v1/locks/${segment(name)}`;
 }
 
 function leasePath(name: string, leaseId: string): string {

@@ -6,7 +6,7 @@ import { hostname } from "node:os";
 import { AuthError, InvalidError, LoktError, NotFoundError, NotOwnerError, UnavailableError, undecided } from "./errors.js";
 import type { Lokt } from "./client.js";
 import { usable } from "./lease.js";
-import { clock, type Exchange, insist, type Json, onAbort, sleep, type Transport } from "./transport.js";
+import { clock, type Exchange, insist, type Json, onAbort, segment, sleep, type Transport } from "./transport.js";
 
 const api = "/api/system/scheduler";
 const most = 1000; // leases of one heartbeat
@@ -114,7 +114,7 @@ export class Jobs {
 
   /** Looks at a job. */
   async get(id: string): Promise<JobView> {
-    const { body } = await this.#transport.request<JobView>("GET", `${api}/jobs/${encodeURIComponent(id)}`);
+    const { body } = await this.#transport.request<JobView>("GET", `${api}/jobs/${segment(id)}`);
     insist(body.job_id === id, this.#transport.server);
     return body;
   }
@@ -135,7 +135,7 @@ export class Jobs {
 
   /** Cancels a queued job, or asks the worker of a leased one to stop. Returns its state. */
   async cancel(id: string, reason = ""): Promise<JobState> {
-    const path = `${api}/jobs/${encodeURIComponent(id)}/cancel`;
+    const path = `${api}/jobs/${segment(id)}/cancel`;
     const { state } = (await this.#transport.request<{ state: JobState }>("POST", path, { body: { reason } })).body;
     insist(typeof state === "string", this.#transport.server);
     return state;
@@ -293,6 +293,7 @@ export class Worker {
     this.#transport = client.transport;
     this.#handle = handle;
     this.#concurrency = options.concurrency ?? 1;
+    if (!(this.#concurrency >= 1)) throw new RangeError("concurrency is at least 1");
     this.#ask = { worker_id: this.id, types: options.types ?? [], capabilities: options.capabilities ?? [] };
     if (options.maxUnits !== undefined) this.#ask["max_units"] = options.maxUnits;
   }
@@ -371,7 +372,7 @@ export class Worker {
   /** Extends the lease of a job whose request waited, so that it is known when it began; undefined if it is over. */
   async #confirmed(job: Job, asked: number): Promise<Job | undefined> {
     if (clock() - asked <= Math.min(job.ttl / 4, job.limit / 20)) return job;
-    const path = `${api}/leases/${encodeURIComponent(job.leaseId)}/heartbeat`;
+    const path = `${api}/leases/${segment(job.leaseId)}/heartbeat`;
     const sent = (): void => void (asked = clock());
     try {
       const x = { body: { worker_id: this.id }, patience: job.ttl / 2, sent };
@@ -389,12 +390,11 @@ export class Worker {
     let done: Record<string, unknown> = { worker_id: this.id, status: "completed" };
     try {
       const result = await this.#handle(job, job.signal);
-      JSON.stringify(result); // what cannot be sent fails the attempt
       if (result !== undefined) done["result"] = result;
     } catch (e) {
       done = { worker_id: this.id, status: "failed", error: failure(e) };
     }
-    const path = `${api}/leases/${encodeURIComponent(job.leaseId)}/complete`;
+    const path = `${api}/leases/${segment(job.leaseId)}/complete`;
     if ((job.signal.reason as StoppedError | undefined)?.why === "out of time" && done["status"] === "failed") return; // the service says why
     const foreign = clock() + Math.max(60_000, 3 * job.ttl); // by then a proxy refuses the result for what is in it
     while (!job.lost && clock() < job.deadline) {
@@ -473,7 +473,7 @@ export class Worker {
     const news = job.news;
     if (Object.keys(news).length === 0) return;
     job.news = {};
-    const path = `${api}/leases/${encodeURIComponent(job.leaseId)}/heartbeat`;
+    const path = `${api}/leases/${segment(job.leaseId)}/heartbeat`;
     const asked = clock();
     try {
       const x = { body: { worker_id: this.id, ...news }, patience };
@@ -488,7 +488,15 @@ export class Worker {
   }
 }
 
+/** What is told of an error: nothing in it is in the way of that, neither its length nor characters that JSON has not. */
 function failure(e: unknown): Json {
-  if (!(e instanceof Error)) return { type: "Error", message: String(e) };
-  return { type: e.name, message: e.message, stack: (e.stack ?? "").slice(0, 4000) };
+  const text = (of: () => unknown): string => {
+    try {
+      return String(of()).slice(0, 4000).replace(/\p{Surrogate}/gu, (c) => `\\u${c.charCodeAt(0).toString(16)}`);
+    } catch {
+      return "it cannot be told";
+    }
+  };
+  if (!(e instanceof Error)) return { type: "Error", message: text(() => e) };
+  return { type: text(() => e.name), message: text(() => e.message), stack: text(() => e.stack ?? "") };
 }

@@ -38,7 +38,7 @@ function untilNext(life: number, every: number | undefined): number {
 /** How a lease is renewed and given back. @internal */
 export interface Keeping {
   renew(patience: number, signal: AbortSignal): Promise<Life>;
-  release(): Promise<void>;
+  release(patience?: number): Promise<void>;
 }
 
 /**
@@ -101,24 +101,25 @@ export class Lease implements AsyncDisposable {
     if (state === "released") throw new LostError(`the lock ${JSON.stringify(this.name)} is released`);
   }
 
-  /** Gives the lock back; stops its heartbeat first. After a loss, and again, it does nothing. If it rejects it can be called again. */
+  /** Gives the lock back; stops its heartbeat first. If it rejects it can be called again. After a loss it only tries to tell the server; again, nothing. */
   release(): Promise<void> {
+    const lost = this.state === "lost";
     this.#released = true;
-    this.#releasing ??= this.#giveBack().catch((e: unknown) => {
+    this.#releasing ??= this.#giveBack(lost).catch((e: unknown) => {
       this.#releasing = undefined;
       throw e;
     });
     return this.#releasing;
   }
 
-  async #giveBack(): Promise<void> {
+  async #giveBack(lost: boolean): Promise<void> {
     clearTimeout(this.#timer);
     this.#stop.abort();
     await this.#renewing;
     try {
-      await this.#keeping.release();
+      await this.#keeping.release(lost ? 1000 : undefined);
     } catch (e) {
-      if (!(e instanceof NotFoundError || e instanceof NotOwnerError)) throw e;
+      if (!(lost || e instanceof NotFoundError || e instanceof NotOwnerError)) throw e;
     }
   }
 

@@ -97,6 +97,7 @@ export class Transport {
   readonly #fetch: typeof fetch;
   readonly timeout: number;
   #current = 0;
+  #trusted = false;
 
   constructor(servers: string, token: string | (() => string), timeout: number, how: typeof fetch) {
     this.#addresses = servers.split(",").map((s) => s.trim()).filter((s) => s !== "").map(address);
@@ -107,6 +108,7 @@ export class Transport {
       return now;
     };
     this.#token(); // says what is wrong with it
+    if (!(timeout > 0)) throw new InvalidError(`timeoutMs is ${timeout}: give it in ms, more than 0`, "invalid");
     this.timeout = timeout;
     this.#fetch = how;
   }
@@ -132,7 +134,7 @@ export class Transport {
         if (!(got instanceof LoktError)) return got;
         if (!(got instanceof UnavailableError)) throw got;
         failure = got;
-        if (distrusted(got.cause) && this.#addresses.length === 1) throw got;
+        if (distrusted(got.cause) && this.#addresses.length === 1 && !this.#trusted) throw got; // else it may be about to be again
         if (x.resend === false && !refused(got.cause)) throw got;
         this.#current = (this.#current + 1) % this.#addresses.length;
       }
@@ -150,7 +152,7 @@ export class Transport {
     const init: RequestInit = { method, headers, redirect: "manual" };
     if (value !== undefined) {
       headers["content-type"] = "application/json";
-      init.body = JSON.stringify(value);
+      init.body = JSON.stringify(value, finite);
     }
     const token = this.#token();
     if (token !== "") headers["authorization"] = `Bearer ${token}`;
@@ -163,6 +165,7 @@ export class Transport {
     try {
       x.sent?.();
       answer = await this.#fetch(at + path, init);
+      this.#trusted = true;
       x.reached?.();
       text = await whole(answer, at);
     } catch (e) {
@@ -191,6 +194,21 @@ export class Transport {
       `${at} answered with status ${answer.status} and no JSON${said}: is it a loktd, and is the URL right?`,
       "incompatible",
     );
+  }
+}
+
+/** Refuses numbers that JSON has not: as null they would mean none, such as a hold without an end. */
+function finite(name: string, value: unknown): unknown {
+  if (typeof value === "number" && !Number.isFinite(value)) throw new InvalidError(`${name || "it"} is ${value}, which is no number in JSON`, "invalid");
+  return value;
+}
+
+/** The text as a segment of a path. */
+export function segment(text: string): string {
+  try {
+    return encodeURIComponent(text);
+  } catch {
+    throw new InvalidError(`${JSON.stringify(text)} has half of a surrogate pair, which is no character`, "invalid");
   }
 }
 

@@ -334,3 +334,88 @@ test("many wait with one signal, and Node warns of nothing", async () => {
   process.off("warning", note);
   assert.deepEqual(warned, []);
 });
+
+// Promise S-354.
+test("an error that cannot be told as it is fails the attempt", { timeout: 60_000 }, async () => {
+  const errors: unknown[] = [Object.create(null), new Error("no file '\udcff'"), new Error("x".repeat(20_000_000)), new Error(`${"x".repeat(3999)}🔑`)];
+  const results: (lokt.Json | void)[] = [NaN, { x: [Infinity] }];
+  const told: { status: string; error: { message: string } }[] = [];
+  using at = await answering((_, path, body) => {
+    if (path.endsWith("/complete")) {
+      told.push(body as unknown as (typeof told)[0]);
+      return { status: 200, body: { applied: true } };
+    }
+    const lease = { lease_id: "l", job_id: "j", attempt: 1, token: 1, lease_ttl_s: 20 };
+    return { status: 200, body: { denied: false, lease, job: { job_id: "j", type: "t", payload: {} } } };
+  }, 10_000);
+  const worker = new lokt.Worker(at.client, async () => {
+    if (errors.length + results.length === 1) worker.drain();
+    if (errors.length > 0) throw errors.shift();
+    return results.shift()!;
+  });
+  await worker.run();
+  assert.deepEqual(told.map((t) => t.status), Array(6).fill("failed"));
+  assert.deepEqual(told.slice(0, 2).map((t) => t.error.message), ["it cannot be told", "no file '\\udcff'"]);
+  assert(told.every((t) => t.error.message.length <= 4010));
+});
+
+// Promise S-357.
+test("numbers that JSON has not are refused, and nothing is asked for", async () => {
+  let asked = 0;
+  using at = await answering((_m, _p, body) => (asked++, { status: 200, body: { holder: own("db", body.lease_id), freeze: { owner: { id: "ana" } } } }));
+  for (const bad of [NaN, Infinity]) {
+    await assert.rejects(at.client.lock("db", { ttlMs: bad }), RangeError);
+    await assert.rejects(at.client.lock("db", { maxHoldMs: bad }), lokt.InvalidError);
+    await assert.rejects(at.client.lock("db", { slots: bad }), lokt.InvalidError);
+    await assert.rejects(at.client.freeze("db", { ttlMs: bad }), lokt.InvalidError);
+    await assert.rejects(at.client.jobs.submit({ payload: { n: [bad] } }), lokt.InvalidError);
+  }
+  await assert.rejects(at.client.lock("db", { wait: NaN }), RangeError);
+  await assert.rejects(at.client.lock("\ud800"), lokt.InvalidError);
+  for (const timeoutMs of [NaN, 0, -1]) assert.throws(() => new lokt.Lokt({ server: "http://x", timeoutMs }), lokt.InvalidError);
+  for (const concurrency of [NaN, 0]) assert.throws(() => new lokt.Worker(at.client, async () => null, { concurrency }), RangeError);
+  assert.equal(asked, 0);
+});
+
+// Promise S-330.
+test("who waits goes on when the server is not trusted for a moment", async () => {
+  let sick = 0;
+  using at = await answering((method, _, body) => {
+    if (method === "DELETE") return { status: 200, body: { released: [] } };
+    sick = 3;
+    return body.lease_id === first ? { status: 200, body: { holder: own("db", first) } } : ((first = body.lease_id), { status: 202, body: { id: lokt.publicId(first) } });
+  });
+  let first = "";
+  const doubtful: typeof fetch = (url, init) => {
+    if (sick-- > 0) return Promise.reject(new TypeError("fetch failed", { cause: Object.assign(new Error("expired"), { code: "CERT_HAS_EXPIRED" }) }));
+    return fetch(url, init);
+  };
+  const client = new lokt.Lokt({ server: at.client.transport.server, fetch: doubtful });
+  const lease = await client.lock("db");
+  await lease.release();
+  sick = 1;
+  await assert.rejects(new lokt.Lokt({ server: at.client.transport.server, fetch: doubtful }).about(), /TLS/);
+});
+
+// Promise S-355.
+test("a lease that was lost is released in silence", async () => {
+  using at = await answering((_m, _p, body) => {
+    return body.lease_id === undefined ? { status: 503, body: {} } : { status: 200, body: { holder: own("db", body.lease_id, { ttl_ms: 1000 }) } };
+  });
+  const lease = await at.client.lock("db", { ttlMs: 1000 });
+  while (lease.state !== "lost") await pause(20);
+  await lease.release();
+});
+
+// Promise S-352.
+test("an answer that drips takes no longer than one may", { timeout: 60_000 }, async () => {
+  const server = createServer((_, answer) => {
+    const dripping = setInterval(() => answer.write(" "), 50);
+    answer.on("close", () => clearInterval(dripping));
+  }).listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const client = new lokt.Lokt({ server: `http://127.0.0.1:${(server.address() as AddressInfo).port}`, timeoutMs: 300 });
+  await assert.rejects(client.about(), /no answer in time/);
+  server.close();
+  server.closeAllConnections();
+});

@@ -273,6 +273,8 @@ class Client:
         """
         if not 1 <= ttl < float("inf") or not max_hold < float("inf"):
             raise ValueError("ttl and max_hold are in seconds, ttl at least 1, and neither is infinite")
+        if wait != wait:
+            raise ValueError("wait is True, False or seconds")
         lease_id = secrets.token_hex(16)
         operation = secrets.token_hex(8)
         begun = clock()

@@ -259,6 +259,8 @@ class Worker:
         concurrency: int = 1,
         worker_id: str | None = None,
     ) -> None:
+        if not concurrency >= 1:
+            raise ValueError("concurrency is at least 1")
         self._client = client
         self._request = client._transport.request
         self._handle = handle
