@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
-import { mkdtempSync, readFileSync, writeFileSync } from "node:fs";
+import { copyFileSync, existsSync, mkdtempSync, readFileSync, writeFileSync } from "node:fs";
 import { createServer as createHTTP } from "node:http";
 import { connect, createServer } from "node:net";
 import { tmpdir } from "node:os";
@@ -11,6 +11,7 @@ import { test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 
 const here = new URL(".", import.meta.url).pathname;
+const linux = { skip: process.platform === "linux" ? false : "the system has no /proc" };
 const dir = mkdtempSync(join(tmpdir(), "lokt-action-"));
 
 /** What a runner tells a step. */
@@ -151,10 +152,11 @@ test("a lock that was lost fails the job, though a copy of its claim was granted
 });
 
 /** Passes requests on to a server, but those to renew that `sick` has something else for: [body, status], or undefined for silence. */
-async function proxy(t, url, sick) {
+async function proxy(t, url, sick, slow = 0) {
   const s = createHTTP(async (request, answer) => {
     let sent = "";
     for await (const part of request) sent += part;
+    if (request.url.endsWith("/leases")) answer.end = ((end) => async (text) => (await pause(slow), end.call(answer, text)))(answer.end);
     if (request.url.endsWith("/heartbeat") && sick.length > 0) {
       const said = sick.shift();
       return said && answer.writeHead(said[1], { "content-type": "application/json" }).end(said[0]);
@@ -213,10 +215,52 @@ test("bad inputs and servers get one clear error, and the token is masked", asyn
     [{ server: "ftp://x", name: "x" }, /server must be a URL/],
     [{ server: "http://127.0.0.1:9", name: "" }, /name is empty/],
     [{ server: "http://127.0.0.1:9", name: "x", ttl: "1" }, /ttl is in seconds/],
+    [{ server: "http://127.0.0.1:9", name: "x", ttl: "Infinity" }, /ttl is in seconds/],
+    [{ server: "http://127.0.0.1:9/x", name: "x" }, /server must be a URL/],
+    [{ server: "http://a b", name: "x" }, /server must be a URL/],
+    [{ server: "http://127.0.0.1:9", name: ".." }, /name has a character/],
+    [{ server: "http://127.0.0.1:9", name: "x", token: "a\nb" }, /^::add-mask::a%0Ab\n::error title=lokt::token has a character that a header may not have\n$/],
   ]) {
     const r = step(job("8", inputs), "main.mjs");
     assert.equal(r.code, 1);
     assert.match(r.out, why);
   }
   assert.match(step(job("9", { server: "ftp://x", name: "x", token: "secret" }), "main.mjs").out, /^::add-mask::secret\n/);
+});
+
+// Promise S-358.
+test("a name is no way to tell the steps or the runner anything", async (t) => {
+  const a = job("13", { server: "http://127.0.0.1:9", name: "x\nservers=http://evil\nkeeper=1" });
+  assert.equal(step(a, "main.mjs").code, 1);
+  assert.equal(readFileSync(a.state, "utf8"), "");
+  const server = await loktd();
+  t.after(() => server.stop());
+  const metadata = { run: "x\n::stop-commands::y" };
+  const claim = JSON.stringify({ lease_id: "a".repeat(32), owner: { id: "eve" }, ttl_ms: 60_000, metadata });
+  await fetch(`${server.url}/v1/locks/deploy/leases`, { method: "POST", headers: { "content-type": "application/json" }, body: claim });
+  assert.match(step(job("14", { server: server.url, name: "deploy", timeout: "1" }), "main.mjs").out, /Waiting for lock deploy, held by eve.*: x ::stop-commands::y\n/);
+});
+
+// Promise S-359.
+test("a grant that comes after its time to live is none", async (t) => {
+  const server = await loktd();
+  t.after(() => server.stop());
+  const a = job("15", { server: await proxy(t, server.url, [], 6000), name: "deploy", ttl: "3", timeout: "0" });
+  const took = await stepAside(a, "main.mjs");
+  assert.equal(took.code, 1, took.out);
+  assert.doesNotMatch(took.out, /Holding/);
+});
+
+// Promise S-359.
+test("a runner that vanishes frees the lock", linux, async (t) => {
+  const server = await loktd();
+  t.after(() => server.stop());
+  const a = job("16", { server: server.url, name: "deploy", ttl: "12", timeout: "0" });
+  const worker = join(dir, "Runner.Worker");
+  if (!existsSync(worker)) copyFileSync("/bin/sh", worker);
+  const runner = spawn(worker, ["-c", `"${process.execPath}" "${join(here, "main.mjs")}"; read x`], { env: told(a, "main.mjs"), stdio: ["pipe", "ignore", "inherit"] });
+  for (const end = Date.now() + 30_000; !/^keeper=/m.test(readFileSync(a.state, "utf8")); await pause(50)) assert(Date.now() < end, "it takes no lock");
+  await renewed(server.url, "deploy");
+  runner.kill("SIGKILL");
+  for (const end = Date.now() + 60_000; (await holders(server.url)).length > 0; await pause(100)) assert(Date.now() < end, "it is renewed for ever");
 });

@@ -6,8 +6,13 @@ import { setTimeout as pause } from "node:timers/promises";
 /** An input of the action. */
 export const input = (name) => (process.env[`INPUT_${name.toUpperCase()}`] ?? "").trim();
 
+const escaped = (text) => String(text).replaceAll("%", "%25").replaceAll("\r", "%0D").replaceAll("\n", "%0A");
+
 /** Hides a text in all logs of the job. */
-export const mask = (text) => text && console.log(`::add-mask::${text}`);
+export const mask = (text) => text && console.log(`::add-mask::${escaped(text)}`);
+
+/** What others have written, without the line ends by which a runner would take it for its commands. */
+export const line = (text) => String(text).replace(/\p{Cc}/gu, " ");
 
 /** Keeps a value for the post step. */
 export const save = (name, value) => appendFileSync(process.env.GITHUB_STATE, `${name}=${value}\n`);
@@ -17,7 +22,7 @@ export const output = (name, value) => appendFileSync(process.env.GITHUB_OUTPUT,
 
 /** Ends the step with an error that the run's page shows. */
 export function fail(message) {
-  console.log(`::error title=lokt::${String(message).replaceAll("%", "%25").replaceAll("\r", "%0D").replaceAll("\n", "%0A")}`);
+  console.log(`::error title=lokt::${escaped(message)}`);
   process.exit(1);
 }
 

@@ -1,9 +1,10 @@
 // Takes the lock, and leaves a process behind that renews it.
 import { spawn } from "node:child_process";
 import { randomBytes } from "node:crypto";
+import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 
-import { ask, fail, holds, input, lease, locks, mask, output, publicId, Refused, save } from "./lokt.mjs";
+import { ask, fail, holds, input, lease, line, locks, mask, output, publicId, Refused, save } from "./lokt.mjs";
 
 const servers = input("server").split(",").map((s) => s.trim().replace(/\/+$/, "")).filter(Boolean);
 const name = input("name");
@@ -11,9 +12,13 @@ const token = input("token");
 const ttl = Number(input("ttl") || 60) * 1000;
 const timeout = Number(input("timeout") || 0) * 1000;
 mask(token);
-if (servers.length === 0 || !servers.every((s) => /^https?:\/\//.test(s))) fail("server must be a URL, http:// or https://");
+const isServer = (s) => /^https?:\/\/[^/?#\s]+$/.test(s) && URL.canParse(s);
+if (servers.length === 0 || !servers.every(isServer)) fail("server must be a URL, http:// or https://, without a path");
 if (!name) fail("name is empty: give the name of the lock");
-if (!(ttl >= 3000)) fail("ttl is in seconds, and at least 3");
+// It may come from whoever opened an issue, and what the steps hand to each other is told in lines.
+if (!/^(?!\.\.?$)[\w.-]+$/.test(name)) fail("name has a character other than A-Z a-z 0-9 . _ -, or is . or ..");
+if (!/^[\x20-\x7e]*$/.test(token)) fail("token has a character that a header may not have");
+if (!(ttl >= 3000 && ttl < Infinity)) fail("ttl is in seconds, and at least 3");
 if (!(timeout >= 0)) fail("timeout is in seconds, and not negative");
 
 const env = process.env;
@@ -34,14 +39,36 @@ const claim = {
 };
 const end = performance.now() + timeout;
 let told = false;
+let asked;
+
+/** The process of the runner, if it can be found; it lives as long as the job. */
+function runner() {
+  try {
+    for (let pid = process.ppid; pid > 1; ) {
+      const [, comm, parent] = /^\d+ \((.*)\) \S+ (\d+)/s.exec(readFileSync(`/proc/${pid}/stat`, "utf8"));
+      if (comm === "Runner.Worker") return pid;
+      pid = Number(parent);
+    }
+  } catch {
+    // there is no such directory
+  }
+}
+
 try {
   for (;;) {
     const wait = Math.max(Math.min(end - performance.now(), ttl / 3, 30_000), 0);
-    const body = timeout === 0 ? claim : wait > 0 ? { ...claim, wait_ms: Math.ceil(wait), stay: true } : { ...claim, wait_ms: 1 };
+    const body = () => {
+      asked = performance.now();
+      return timeout === 0 ? claim : wait > 0 ? { ...claim, wait_ms: Math.ceil(wait), stay: true } : { ...claim, wait_ms: 1 };
+    };
     const { status, body: got } = await ask(servers, token, "POST", locks(name), {
       body, wait, headers: { "lokt-operation": operation }, good: (b) => holds(b?.holder, name, id) || (b?.queued && b.id === publicId(id)),
     });
     if (status !== 202) {
+      if (performance.now() - asked > ttl / 4) { // it may be over already
+        const renewal = { leases: [{ name, lease_id: id }] };
+        await ask(servers, token, "POST", "/v1/leases/heartbeat", { body: renewal, patience: ttl / 2, good: (b) => holds(b?.leases?.[0]?.holder, name, id) });
+      }
       console.log(`Holding lock ${name}, fencing token ${got.holder.token}`);
       output("token", got.holder.token);
       save("fence", got.holder.token);
@@ -51,7 +78,7 @@ try {
     if (!told) {
       const { body: lock } = await ask(servers, token, "GET", `/v1/locks/${encodeURIComponent(name)}`, { good: (b) => Array.isArray(b?.holders) });
       const [who] = lock.holders;
-      if (who) console.log(`Waiting for lock ${name}, held by ${who.owner.id} since ${who.held_since}${who.metadata?.run ? `: ${who.metadata.run}` : ""}`);
+      if (who) console.log(`Waiting for lock ${name}, held by ${line(who.owner.id)} since ${line(who.held_since)}${who.metadata?.run ? `: ${line(who.metadata.run)}` : ""}`);
       told = true;
     }
   }
@@ -63,7 +90,7 @@ try {
 const keeper = spawn(process.execPath, [fileURLToPath(new URL("keep.mjs", import.meta.url))], {
   detached: true,
   stdio: "ignore",
-  env: { ...env, LOKT_KEEP: JSON.stringify({ servers, name, id, ttl }), LOKT_KEEP_TOKEN: token },
+  env: { ...env, LOKT_KEEP: JSON.stringify({ servers, name, id, ttl, runner: runner() }), LOKT_KEEP_TOKEN: token },
 });
 save("keeper", keeper.pid);
 keeper.unref();
