@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import unittest
 from typing import Any
 from unittest import mock
@@ -113,6 +114,18 @@ print("parent", lease.state, client.lock("parents").held)
         self.assertTrue(lease.lost.wait(30))
         self.failing("DELETE", lokt.UnavailableError("no answer in time"))
         lease.release()
+
+    def test_of_two_locks_that_are_lost_at_once_the_loss_of_each_is_told(self) -> None:
+        # Promise S-355.
+        with self.assertRaises(lokt.LostError):
+            with self.client.guard("outer", ttl=TTL):
+                with self.assertRaises(lokt.LostError):
+                    with self.client.guard("inner", ttl=TTL):
+                        self.server.kill()
+                        time.sleep(2 * TTL)  # both are lost in it
+                for _ in range(300):
+                    time.sleep(0.1)
+                self.fail("the block goes on")
 
     def test_the_loss_of_a_lock_is_told_while_another_is_tried(self) -> None:
         # Promise S-355.

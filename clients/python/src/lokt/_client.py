@@ -385,6 +385,9 @@ class Client:
             except LoktError:
                 if not failed:
                     raise
+            finally:
+                if thread is not None:
+                    thread.left()
         if lost:
             lease_lost = lease._cause or LostError(f"the lock {name!r} was lost")
             raise lease_lost
@@ -478,10 +481,15 @@ class Client:
             pass  # it ends with its time to live
 
 
+_here = threading.local()
+
+
 class _Interrupt:
     """Raises LostError in the thread that made it when the lease is lost, until ``end``."""
 
     def __init__(self, lease: Lease) -> None:
+        self._around: _Interrupt | None = getattr(_here, "innermost", None)
+        _here.innermost = self
         self._thread = threading.get_ident()
         self._lock = threading.Lock()
         self._ended = False
@@ -505,6 +513,14 @@ class _Interrupt:
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), None)
         except LostError:  # it arrived here
             self._ended = True
+
+    def left(self) -> None:
+        """Tells the block around this one of its loss again: of two that a thread is told of at once, it gets one."""
+        _here.innermost = self._around
+        if self._raised and self._around is not None and self._around._raised:
+            again = threading.Timer(0.1, self._around._raise, (LostError(),))  # unless it ends, too
+            again.daemon = True
+            again.start()
 
 
 def public_id(lease_id: str) -> str:
