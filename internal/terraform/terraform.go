@@ -103,7 +103,7 @@ func claim(locks http.Handler, w http.ResponseWriter, r *http.Request, name stri
 		a.copyTo(w)
 		return
 	}
-	other := info{Info: refusal.Detail, Path: name}
+	other := info{ID: refusal.Detail, Info: refusal.Detail, Path: name} // the ID is all that Terraform shows
 	if len(refusal.Holders) > 0 {
 		h := refusal.Holders[0]
 		other.Who, other.Created = h.Owner.ID, h.HeldSince

@@ -117,6 +117,18 @@ func TestLockThatTerraformDoesNotHoldIsNamedToo(t *testing.T) {
 	}
 }
 
+func TestFreezeIsToldWhereTerraformShowsIt(t *testing.T) {
+	url, locks := server(t)
+	if _, err := locks.Freeze(t.Context(), "network", lokt.Freeze{Owner: lokt.Owner{ID: "ana"}, Reason: "release day"}); err != nil {
+		t.Fatal(err)
+	}
+	status, text := send(t, "LOCK", url+terraform.Prefix+"network", "secret", first)
+	var shown struct{ ID string }
+	if err := json.Unmarshal([]byte(text), &shown); err != nil || status != http.StatusLocked || !strings.Contains(shown.ID, "frozen by ana") {
+		t.Errorf("%d %s, %v", status, text, err)
+	}
+}
+
 func TestWhatIsNoStateLockIsRefused(t *testing.T) {
 	url, _ := server(t)
 	for _, c := range []struct {
