@@ -154,6 +154,32 @@ print("parent", lease.state, client.lock("parents").held)
             self.assertTrue(lease.lost.wait(30))
         self.assertEqual(set(left.values()), {0})
 
+    def test_a_second_signal_ends_a_worker_whose_job_does_not_end(self) -> None:
+        # Promise S-360.
+        script = """
+import lokt, signal, time
+
+def handle(job):
+    print("begun", flush=True)
+    time.sleep(600)
+
+lokt.Worker(lokt.client(), handle).run()
+"""
+        lokt.Jobs(self.client).submit()
+        env = {**os.environ, "LOKT_SERVER": self.server.url}
+        with subprocess.Popen([sys.executable, "-c", script], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as worker:
+            try:
+                assert worker.stdout is not None
+                self.assertEqual(worker.stdout.readline(), b"begun\n")
+                for _ in range(300):
+                    if worker.poll() is not None:
+                        break
+                    worker.send_signal(signal.SIGINT)
+                    time.sleep(0.1)
+                self.assertIsNotNone(worker.poll(), "it goes on")
+            finally:
+                worker.kill()
+
     def test_a_worker_that_has_ended_leaves_signals_as_they_were(self) -> None:
         before = signal.getsignal(signal.SIGINT)
         worker = lokt.Worker(self.client, lambda job: None)

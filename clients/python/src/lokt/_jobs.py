@@ -281,11 +281,22 @@ class Worker:
         self._change = threading.Condition(self._lock)
 
     def run(self, *, signals: bool = True) -> None:
-        """Works until ``drain``, and with ``signals`` until SIGTERM or SIGINT; jobs under way are finished first."""
+        """Works until ``drain``, and with ``signals`` until SIGTERM or SIGINT; jobs under way are finished first. A second signal
+        does what it did before.
+        """
         before: dict[signal.Signals, Any] = {}
+
+        def restore() -> None:
+            for s, handler in before.items():
+                signal.signal(s, handler or signal.SIG_DFL)  # None is one that Python does not know
+
+        def leave(*_: object) -> None:
+            restore()
+            threading.Thread(target=self.drain, daemon=True).start()
+
         if signals and threading.current_thread() is threading.main_thread():
             for s in (signal.SIGTERM, signal.SIGINT):
-                before[s] = signal.signal(s, lambda *_: threading.Thread(target=self.drain).start())
+                before[s] = signal.signal(s, leave)
         over = threading.Event()
         threads = [
             threading.Thread(target=self._watch, args=(over,), name="lokt-watch", daemon=True),
@@ -310,8 +321,7 @@ class Worker:
                 self._change.notify_all()
             for t in threads:
                 t.join(5.0)
-            for s, handler in before.items():
-                signal.signal(s, handler or signal.SIG_DFL)  # None is one that Python does not know
+            restore()
 
     def drain(self) -> None:
         """Asks for no more jobs; ``run`` returns when those under way have ended."""
