@@ -482,6 +482,9 @@ class Arguments(unittest.TestCase):
         for ttl, most in ((float("inf"), 0.0), (float("nan"), 0.0), (30.0, float("inf"))):
             with self.assertRaisesRegex(ValueError, "in seconds"):
                 client.acquire("a", ttl=ttl, max_hold=most)
+        for ttl in (float("inf"), float("nan"), 0.0, -1.0):
+            with self.assertRaisesRegex(ValueError, "in seconds"):
+                client.freeze("a", ttl=ttl)
         with self.assertRaisesRegex(ValueError, "seconds"):
             client.acquire("a", wait=float("nan"))
         with self.assertRaisesRegex(ValueError, "concurrency"):

@@ -117,7 +117,7 @@ export class Lokt {
     if (options.shared) claim["limit"] = 2 ** 31 - 1;
     else if (options.slots !== undefined && options.slots !== 1) claim["limit"] = options.slots;
     if (options.priority) claim["priority"] = options.priority;
-    if ((options.maxHoldMs ?? 0) !== 0) claim["max_hold_ms"] = Math.round(options.maxHoldMs!);
+    if ((options.maxHoldMs ?? 0) !== 0) claim["max_hold_ms"] = Math.ceil(options.maxHoldMs!);
     if (options.metadata) claim["metadata"] = options.metadata;
     const begun = clock();
     let asked = begun;
@@ -222,7 +222,8 @@ export class Lokt {
 
   /** Keeps newcomers out for `ttlMs`. Who holds the lock stays. */
   async freeze(name: string, options: { ttlMs: number; reason?: string }): Promise<Freeze> {
-    const body = { owner: this.owner, ttl_ms: Math.round(options.ttlMs), reason: options.reason ?? "" };
+    if (!(options.ttlMs > 0)) throw new RangeError("ttlMs is more than 0");
+    const body = { owner: this.owner, ttl_ms: Math.ceil(options.ttlMs), reason: options.reason ?? "" };
     const { freeze } = (await this.transport.request<{ freeze: Freeze }>("PUT", `${lockPath(name)}/freeze`, { body })).body;
     insist(freeze?.owner !== undefined, this.transport.server);
     return freeze;

@@ -367,9 +367,10 @@ test("numbers that JSON has not are refused, and nothing is asked for", async ()
     await assert.rejects(at.client.lock("db", { ttlMs: bad }), RangeError);
     await assert.rejects(at.client.lock("db", { maxHoldMs: bad }), lokt.InvalidError);
     await assert.rejects(at.client.lock("db", { slots: bad }), lokt.InvalidError);
-    await assert.rejects(at.client.freeze("db", { ttlMs: bad }), lokt.InvalidError);
+    await assert.rejects(at.client.freeze("db", { ttlMs: bad }), Number.isNaN(bad) ? RangeError : lokt.InvalidError);
     await assert.rejects(at.client.jobs.submit({ payload: { n: [bad] } }), lokt.InvalidError);
   }
+  await assert.rejects(at.client.freeze("db", { ttlMs: 0 }), RangeError);
   await assert.rejects(at.client.lock("db", { wait: NaN }), RangeError);
   await assert.rejects(at.client.lock("\ud800"), lokt.InvalidError);
   for (const timeoutMs of [NaN, 0, -1]) assert.throws(() => new lokt.Lokt({ server: "http://x", timeoutMs }), lokt.InvalidError);

@@ -292,7 +292,7 @@ class Client:
         if priority:
             claim["priority"] = priority
         if max_hold:
-            claim["max_hold_ms"] = round(max_hold * 1000)
+            claim["max_hold_ms"] = math.ceil(max_hold * 1000)
         if metadata:
             claim["metadata"] = dict(metadata)
         asked = begun
@@ -414,7 +414,9 @@ class Client:
 
     def freeze(self, name: str, *, ttl: float, reason: str = "") -> dict[str, Any]:
         """Keeps newcomers out for ``ttl`` seconds. Who holds the lock stays."""
-        body = {"owner": self.owner._wire(), "ttl_ms": round(ttl * 1000), "reason": reason}
+        if not 0 < ttl < math.inf:
+            raise ValueError("ttl is in seconds, more than 0 and not infinite")
+        body = {"owner": self.owner._wire(), "ttl_ms": math.ceil(ttl * 1000), "reason": reason}
         _, answer = self._transport.request("PUT", f"{_lock_path(name)}/freeze", body)
         return answer.read(lambda a: dict(a["freeze"]))
 
