@@ -225,6 +225,26 @@ class TestAnswersOfOthers(unittest.TestCase):
         client.acquire("db", ttl=20).release()
         self.assertEqual([p.split("/")[2] for p in asked], ["locks", "leases", "locks"])
 
+    def test_who_hears_of_a_grant_when_it_is_over_asks_again(self) -> None:
+        # Promise S-361.
+        claimed = []
+
+        def say(method: str, path: str, body: Any) -> Said:
+            if method == "DELETE":
+                return told(200, {"released": []})
+            if "leases" in body:
+                return told(404, {"type": "about:blank", "status": 404, "code": "not_found", "lock": "db", "detail": "gone"})
+            claimed.append(body["lease_id"])
+            if len(claimed) == 1:
+                time.sleep(5.1)  # more than a quarter of the time to live
+            return told(200, {"holder": own("db", body["lease_id"])})
+
+        client = self.answering(say)
+        client._transport.timeout = 30
+        lease = client.acquire("db", ttl=20)
+        self.assertEqual(claimed[1:], [lease.id])
+        lease.release()
+
     def test_what_is_of_another_shape_is_no_other_error(self) -> None:
         deep = b"[" * 100_000 + b"]" * 100_000
         own_marks = {"type": "about:blank", "lock": "db"}

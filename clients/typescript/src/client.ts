@@ -3,7 +3,7 @@
 import { createHash, randomBytes } from "node:crypto";
 import { hostname, userInfo } from "node:os";
 
-import { AuthError, type Freeze, FullError, HeldError, type Holder, InvalidError, NotOwnerError, type Owner } from "./errors.js";
+import { AuthError, type Freeze, FullError, HeldError, type Holder, InvalidError, NotFoundError, NotOwnerError, type Owner } from "./errors.js";
 import { Jobs } from "./jobs.js";
 import { Lease, lifeOf } from "./lease.js";
 import { clock, insist, segment, Transport } from "./transport.js";
@@ -108,8 +108,8 @@ export class Lokt {
     const ttl = options.ttlMs ?? 30_000;
     if (!(ttl >= 1000 && ttl < Infinity)) throw new RangeError("ttlMs is at least 1000, and not infinite");
     if (Number.isNaN(options.wait)) throw new RangeError("wait is true, false or ms");
-    const leaseId = randomBytes(16).toString("hex");
-    const operation = randomBytes(8).toString("hex");
+    let leaseId = randomBytes(16).toString("hex");
+    let operation = randomBytes(8).toString("hex");
     const wait = options.wait ?? true;
     const most = wait === true ? Infinity : wait === false ? 0 : Math.max(wait, 0);
     const poll = Math.min(longestPoll, Math.max(ttl / 3, 1000));
@@ -146,7 +146,15 @@ export class Lokt {
         let holder = this.#own(answer.holder, name, leaseId);
         if (clock() - asked > (lifeOf(holder) ?? ttl) / 4) { // the request waited: when the hold began is not known well enough
           asked = clock();
-          holder = await this.#renew(name, leaseId, ttl / 2);
+          try {
+            holder = await this.#renew(name, leaseId, ttl / 2);
+          } catch (e) {
+            if (!(e instanceof NotFoundError || e instanceof NotOwnerError)) throw e;
+            // It is over, as after a sleep of the machine: once more.
+            claim["lease_id"] = leaseId = randomBytes(16).toString("hex");
+            operation = randomBytes(8).toString("hex");
+            continue;
+          }
         }
         return new Lease(name, leaseId, holder.token, asked, lifeOf(holder) ?? ttl, {
           renew: async (patience, signal) => {

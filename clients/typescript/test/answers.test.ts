@@ -100,6 +100,20 @@ test("what a proxy answers grants nothing and ends nothing", async () => {
   }
 });
 
+// Promise S-361.
+test("who hears of a grant when it is over asks again", async () => {
+  const claimed: string[] = [];
+  using at = await answering(async (method, _, body) => {
+    if (method === "DELETE") return { status: 200, body: { released: [] } };
+    if (body.leases !== undefined) return { status: 404, body: { type: "about:blank", status: 404, code: "not_found", lock: "db", detail: "gone" } };
+    if (claimed.push(body.lease_id) === 1) await pause(5100); // more than a quarter of the time to live
+    return { status: 200, body: { holder: own("db", body.lease_id) } };
+  }, 30_000);
+  const lease = await at.client.lock("db", { ttlMs: 20_000 });
+  assert.deepEqual(claimed.slice(1), [lease.id]);
+  await lease.release();
+});
+
 test("what was waited for is held when it comes", async () => {
   const asked: string[] = [];
   using at = await answering(async (method, path, body) => {

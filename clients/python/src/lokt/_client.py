@@ -336,7 +336,12 @@ class Client:
                     if clock() - asked > (_life(holder) or ttl) / 4:
                         # The request waited: when the hold began is not known well enough.
                         asked = clock()
-                        holder = self._renew(name, lease_id, ttl / 2)
+                        try:
+                            holder = self._renew(name, lease_id, ttl / 2)
+                        except (NotFoundError, NotOwnerError):  # it is over, as after a sleep of the machine: once more
+                            claim["lease_id"] = lease_id = secrets.token_hex(16)
+                            operation = secrets.token_hex(8)
+                            continue
                     ttl = _life(holder) or ttl
                     return Lease(self, name, lease_id, operation, holder, asked, ttl)
         except (HeldError, FullError, InvalidError, AuthError):
