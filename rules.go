@@ -730,12 +730,12 @@ func freeze(s Snapshot, f Freeze) *decision {
 // unfreeze decides a request to let newcomers in again.
 func unfreeze(s Snapshot, t Target) *decision {
 	f := s.Lock.Freeze
-	if f == nil || !t.Force && (f.Damaged != "" || !t.Owner.Same(f.Owner)) {
+	if f == nil || !t.Force && (f.Damaged != "" || !t.Owner.Same(f.Owner)) || t.another(f) {
 		d := begin(s)
 		switch {
 		case d.Lock.Freeze == nil:
 			d.err = &GoneError{Name: d.Lock.Name}
-		case f.Damaged != "":
+		case f.Damaged != "" && !t.Force:
 			d.err = &BlockedError{Name: d.Lock.Name, Freeze: f, Now: s.Now}
 		default:
 			d.err = &NotOwnerError{Name: d.Lock.Name, Freeze: f}
@@ -752,6 +752,11 @@ func unfreeze(s Snapshot, t Target) *decision {
 	rest := d.then(s)
 	rest.freeze = *f
 	return rest
+}
+
+// another reports whether the freeze is not the one that the target names, if it names one.
+func (t Target) another(f *Freeze) bool {
+	return t.LeaseID != "" && t.LeaseID != f.ID && t.LeaseID != PublicID(f.ID)
 }
 
 // leaveQueue decides about a waiting claim whose time is up. If it was granted meanwhile it keeps the grant, unless it

@@ -61,7 +61,7 @@ type Renewal struct {
 // Target says which holds, or which freeze, to end.
 type Target struct {
 	Name    string
-	LeaseID string // this hold only; proves ownership unless Force is set
+	LeaseID string // this hold only; proves ownership unless Force is set. Of a freeze: its ID, or the PublicID of that
 	Ticket  int    // of the claim that had the lease, if it had one: a later process's hold, or place, stays
 	Owner   Owner  // of the request. Without a lease ID: end the owner's own holds, but no running guard
 	Force   bool   // whoever's they are, guards too

@@ -277,13 +277,13 @@ func (d *Dashboard) freeze(v *visit) (string, error) {
 	return "/locks/" + name, err
 }
 
-// unfreeze ends a freeze: one's own, or with the right to force anybody's.
+// unfreeze ends the freeze that the person saw: one's own, or with the right to force anybody's.
 func (d *Dashboard) unfreeze(v *visit) (string, error) {
 	name := v.r.PathValue("name")
 	if err := v.need(Lock, name); err != nil {
 		return "", err
 	}
-	_, err := d.Locks.Unfreeze(v.r.Context(), lokt.Target{Name: name, Owner: v.owner(), Force: v.May(Force, name)})
+	_, err := d.Locks.Unfreeze(v.r.Context(), lokt.Target{Name: name, LeaseID: v.r.PostFormValue("freeze"), Owner: v.owner(), Force: v.May(Force, name)})
 	return "/locks/" + name, err
 }
 

@@ -229,6 +229,7 @@ func (c *Client) freeze(ctx context.Context, x *exchange) (lokt.Freeze, error) {
 // Unfreeze implements lokt.Service.
 func (c *Client) Unfreeze(ctx context.Context, t lokt.Target) (lokt.Freeze, error) {
 	x := routeUnfreeze.to(toTarget(t), t.Name)
+	x.header = map[string]string{headerLease: t.LeaseID}
 	f, err := c.freeze(ctx, x)
 	return f, c.certain(x, err)
 }

@@ -457,6 +457,7 @@ func (c *call) unfreeze(q *targetWire) (answer freezeWire, err error) {
 	if err != nil {
 		return answer, err
 	}
+	t.LeaseID = c.r.Header.Get(headerLease)
 	f, err := c.s.Locks.Unfreeze(c.ctx, t)
 	return freezeWire{c.view().freeze(&f)}, err
 }

@@ -139,7 +139,10 @@ var endTests = []serviceTest{
 		e.failsWith("another's freeze", err, lokt.ErrFrozen)
 		_, err = e.s.Unfreeze(ctx, lokt.Target{Name: "x", Owner: other})
 		e.failsWith("another's unfreeze", err, lokt.ErrNotOwner)
-		if f, err := e.s.Unfreeze(ctx, lokt.Target{Name: "x", Owner: other, Force: true}); err != nil || f.ID != first.ID {
+		_, err = e.s.Unfreeze(ctx, lokt.Target{Name: "x", LeaseID: lokt.NewLeaseID(), Owner: other, Force: true})
+		e.failsWith("a forced unfreeze of a freeze that was replaced", err, lokt.ErrNotOwner)
+		seen := e.get("x").Frozen().ID
+		if f, err := e.s.Unfreeze(ctx, lokt.Target{Name: "x", LeaseID: seen, Owner: other, Force: true}); err != nil || f.ID != first.ID {
 			e.Errorf("forced: %+v, %v", f, err)
 		}
 		_, err = e.s.Unfreeze(ctx, lokt.Target{Name: "x", Owner: root})

@@ -35,6 +35,7 @@ type Lock struct {
 	Oldest  time.Time `json:"oldest,omitzero"` // since when the one waits who has waited longest
 	Token   uint64    `json:"token"`
 	Why     string    `json:"why,omitzero"` // of a freeze, or of a record that cannot be read
+	Freeze  string    `json:"-"`            // its ID, to end no other
 }
 
 // OfLock sums a lock up that is on record.
@@ -60,7 +61,7 @@ func OfLock(s lokt.Snapshot) Lock {
 		}
 	}
 	if f := s.Frozen(); f != nil {
-		r.State, r.Why = Frozen, f.Reason
+		r.State, r.Why, r.Freeze = Frozen, f.Reason, f.ID
 		if f.Damaged != "" {
 			r.State, r.Why = Unreadable, f.Damaged
 		}

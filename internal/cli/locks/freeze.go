@@ -88,7 +88,7 @@ func (a cmd) runUnfreeze(ctx context.Context, b *app.Backend, name string, force
 	case s.Lock.Freeze == nil:
 		return notFrozen
 	}
-	f, err := b.Unfreeze(ctx, lokt.Target{Name: name, Owner: a.Asker(), Force: force})
+	f, err := b.Unfreeze(ctx, lokt.Target{Name: name, LeaseID: s.Lock.Freeze.ID, Owner: a.Asker(), Force: force})
 	var gone *lokt.GoneError
 	var other *lokt.NotOwnerError
 	var blocked *lokt.BlockedError

@@ -44,9 +44,9 @@ type looker interface {
 
 // actor does what is asked for, and says what came of it.
 type actor interface {
-	unlock(ctx context.Context, name string) (string, error)
+	unlock(ctx context.Context, name string, upTo uint64) (string, error) // no hold with a higher token
 	freeze(ctx context.Context, name string, d time.Duration, reason string) (string, error)
-	unfreeze(ctx context.Context, name string) (string, error)
+	unfreeze(ctx context.Context, name, id string) (string, error)
 	freezeType(ctx context.Context, jobType string, frozen bool) (string, error)
 }
 
@@ -167,13 +167,17 @@ func matching(all []row, filter string) []row {
 	})
 }
 
-// selected returns the row that is selected, and where it is; the first if it is gone, and -1 if there is none.
+// selected returns the row that is selected, and where it is; the first if it is gone, and -1 if there is none, or its
+// details are what is shown.
 func (m *model) selected() (row, int) {
 	all := m.shown()
-	if len(all) == 0 {
+	i := slices.IndexFunc(all, func(r row) bool { return r.key == m.key })
+	if !m.detail {
+		i = max(i, 0)
+	}
+	if i < 0 || len(all) == 0 {
 		return row{}, -1
 	}
-	i := max(slices.IndexFunc(all, func(r row) bool { return r.key == m.key }), 0)
 	return all[i], i
 }
 
@@ -314,7 +318,10 @@ func (m model) askUnlock() model {
 	r, i := m.selected()
 	l, lock := r.value.(*rows.Lock)
 	switch {
-	case i < 0 || !lock:
+	case i < 0:
+		m.said = gone
+		return m
+	case !lock:
 		m.said = "only holds of locks can be ended here"
 		return m
 	case l.State == rows.Unreadable:
@@ -324,14 +331,14 @@ func (m model) askUnlock() model {
 		m.said = "nobody holds " + r.key
 		return m
 	}
-	name := r.key
+	name, upTo := r.key, l.Token
 	m.question = &question{
 		text: fmt.Sprintf("Whoever holds %s may still be at work. To end all holds type its name: ", name),
 		then: func(answer string) (func(context.Context) (string, error), string) {
 			if answer != name {
 				return nil, "that is not its name: nothing was done"
 			}
-			return func(ctx context.Context) (string, error) { return m.act.unlock(ctx, name) }, ""
+			return func(ctx context.Context) (string, error) { return m.act.unlock(ctx, name, upTo) }, ""
 		},
 	}
 	return m
@@ -343,7 +350,7 @@ func (m model) askFreeze() model {
 	switch l := r.value.(type) {
 	case *rows.Lock:
 		if l.State == rows.Frozen {
-			return m.confirm("Unfreeze "+r.key, func(ctx context.Context) (string, error) { return m.act.unfreeze(ctx, r.key) })
+			return m.confirm("Unfreeze "+r.key, func(ctx context.Context) (string, error) { return m.act.unfreeze(ctx, r.key, l.Freeze) })
 		}
 		m.question = &question{
 			text: "Freeze " + r.key + " for how long, and why: ", answer: "15m ",
@@ -365,12 +372,15 @@ func (m model) askFreeze() model {
 		}
 		return m.confirm(what, func(ctx context.Context) (string, error) { return m.act.freezeType(ctx, l.Type, !r.frozen) })
 	default:
-		if i >= 0 {
+		if m.said = gone; i >= 0 {
 			m.said = "workers cannot be frozen: freeze a type of jobs"
 		}
 	}
 	return m
 }
+
+// gone is said where there is nothing to act on.
+const gone = "it is not on the list any more: nothing was done"
 
 // confirm asks whether something is to be done.
 func (m model) confirm(what string, do func(context.Context) (string, error)) model {

@@ -22,16 +22,16 @@ type fake struct {
 }
 
 func (f *fake) look(context.Context, string, string) shot { return f.shot }
-func (f *fake) unlock(_ context.Context, name string) (string, error) {
-	f.did = append(f.did, "unlock "+name)
+func (f *fake) unlock(_ context.Context, name string, upTo uint64) (string, error) {
+	f.did = append(f.did, fmt.Sprint("unlock ", name, " up to ", upTo))
 	return "done", f.err
 }
 func (f *fake) freeze(_ context.Context, name string, d time.Duration, reason string) (string, error) {
 	f.did = append(f.did, fmt.Sprintf("freeze %s %v %q", name, d, reason))
 	return "done", f.err
 }
-func (f *fake) unfreeze(_ context.Context, name string) (string, error) {
-	f.did = append(f.did, "unfreeze "+name)
+func (f *fake) unfreeze(_ context.Context, name, id string) (string, error) {
+	f.did = append(f.did, fmt.Sprint("unfreeze ", name, " ", id))
 	return "done", f.err
 }
 func (f *fake) freezeType(_ context.Context, jobType string, frozen bool) (string, error) {
@@ -42,7 +42,7 @@ func (f *fake) freezeType(_ context.Context, jobType string, frozen bool) (strin
 // lockRow is a row as the source makes it.
 func lockRow(name, state, holder string, held time.Duration, waiting int) row {
 	now := time.Now()
-	l := &rows.Lock{Name: name, State: state, Holder: holder, Holders: 1, Waiting: waiting}
+	l := &rows.Lock{Name: name, State: state, Holder: holder, Holders: 1, Waiting: waiting, Token: 7, Freeze: "L-" + name}
 	return row{key: name, state: state, value: l, cells: []cell{
 		text(name), text(state), text(holder), {held.String(), int64(held)}, {}, count(waiting), since(time.Time{}, now), {"7", 7}, {},
 	}}
@@ -180,13 +180,45 @@ func TestNothingIsEndedUnlessTheNameIsTyped(t *testing.T) {
 			t.Fatalf("after %q: %v", keys, f.did)
 		}
 	}
-	if m = typed(m, "ubuildx<back><enter>"); fmt.Sprint(f.did) != "[unlock build]" {
+	if m = typed(m, "ubuildx<back><enter>"); fmt.Sprint(f.did) != "[unlock build up to 7]" {
 		t.Error(f.did)
 	}
 	f.did, f.err = nil, errors.New("no")
 	m = typed(m, "ubuild<enter>")
 	if !strings.Contains(screen(m), "failed: no") {
 		t.Error(screen(m))
+	}
+}
+
+// Promise S-370.
+func TestWhatIsAskedIsAboutWhatWasSeen(t *testing.T) {
+	f := &fake{shot: shot{view: locksView, rows: some()}}
+	m := typed(opened(f, 80, 24), "<down>u")
+	f.shot.rows = []row{lockRow("build", rows.Held, "ben@ci", 0, 0)} // it was granted while the name is typed
+	f.shot.rows[0].value.(*rows.Lock).Token = 8
+	m = typed(after(m, seenMsg{shot: f.shot}), "build<enter>")
+	f.shot.rows = some()
+	m = typed(after(m, seenMsg{shot: f.shot}), "<home>f")
+	f.shot.rows = some()
+	f.shot.rows[0].value.(*rows.Lock).Freeze = "L-another"
+	typed(after(m, seenMsg{shot: f.shot}), "yes<enter>")
+	if got := fmt.Sprint(f.did); got != "[unlock build up to 7 unfreeze deploy L-deploy]" {
+		t.Error(got)
+	}
+}
+
+func TestKeysInDetailsOfWhatIsGoneActOnNothingElse(t *testing.T) {
+	for _, key := range []string{"u", "f"} {
+		f := &fake{shot: shot{view: locksView, rows: some()}}
+		m := typed(opened(f, 80, 24), "<end><enter>")
+		f.shot.rows = some()[:3]
+		m = typed(after(m, seenMsg{shot: f.shot, key: "gpu"}), key)
+		if s := screen(m); m.question != nil || !strings.Contains(s, gone) {
+			t.Errorf("after %q:\n%s", key, s)
+		}
+		if m = typed(m, "<esc><enter>"); m.key != "deploy" || m.question != nil {
+			t.Errorf("back in the list, %q is selected", m.key)
+		}
 	}
 }
 
@@ -198,7 +230,7 @@ func TestAFreezeHasADurationAndAReason(t *testing.T) {
 		t.Error(screen(m))
 	}
 	m = typed(m, "<home>fno<enter>fyes<enter>")
-	want := "[freeze build 15m0s \"release 4\" unfreeze deploy]"
+	want := "[freeze build 15m0s \"release 4\" unfreeze deploy L-deploy]"
 	if got := fmt.Sprint(f.did); got != want {
 		t.Errorf("%s, want %s\n%s", got, want, screen(m))
 	}

@@ -311,18 +311,11 @@ func lockDetails(s *lokt.Snapshot) []string {
 	return lines
 }
 
-func (s *source) unlock(ctx context.Context, name string) (string, error) {
+func (s *source) unlock(ctx context.Context, name string, upTo uint64) (string, error) {
 	if s.Agent() {
 		return "", errors.New("to end what others hold is for a person to do")
 	}
-	seen, err := s.b.Get(ctx, name)
-	if err == nil && len(seen.Lock.Holders) == 0 { // a request would end what is granted before it arrives
-		err = &lokt.GoneError{Name: name}
-	}
-	if err != nil {
-		return "", s.Repairable(err, name)
-	}
-	ended, err := s.b.Release(ctx, lokt.Target{Name: name, Owner: s.Asker(), Force: true, UpTo: seen.Lock.Token})
+	ended, err := s.b.Release(ctx, lokt.Target{Name: name, Owner: s.Asker(), Force: true, UpTo: upTo})
 	return fmt.Sprintf("ended %d holds of %s", len(ended), name), s.Repairable(err, name)
 }
 
@@ -331,8 +324,8 @@ func (s *source) freeze(ctx context.Context, name string, d time.Duration, reaso
 	return fmt.Sprintf("froze %s for %s", name, app.Short(f.TTL)), s.Repairable(err, name)
 }
 
-func (s *source) unfreeze(ctx context.Context, name string) (string, error) {
-	_, err := s.b.Unfreeze(ctx, lokt.Target{Name: name, Owner: s.Asker(), Force: !s.Agent()})
+func (s *source) unfreeze(ctx context.Context, name, id string) (string, error) {
+	_, err := s.b.Unfreeze(ctx, lokt.Target{Name: name, LeaseID: id, Owner: s.Asker(), Force: !s.Agent()})
 	return "unfroze " + name, s.Repairable(err, name)
 }
 

@@ -317,6 +317,24 @@ func TestHoldsAreEndedAndLocksFrozenByKeys(t *testing.T) {
 	s.shows("unfroze build")
 }
 
+// Promise S-370.
+func TestAHoldThatCameAfterTheQuestionStays(t *testing.T) {
+	s := newTerminal(t)
+	s.run("lokt", "lock", "db")
+	s.enter("lokt top")
+	s.shows("> db", "ana@")
+	s.tmux("send-keys", "u", "db")
+	s.shows("type its name: db")
+	s.run("lokt", "unlock", "db")
+	s.run("LOKT_OWNER=ben", "lokt", "lock", "db", "--ttl", "1h")
+	s.shows("ben@")
+	s.tmux("send-keys", "Enter")
+	s.shows("failed: ", "held by ben@")
+	if out := s.run("sh", "-c", "lokt exists db; echo $?"); strings.TrimSpace(out) != "0" {
+		t.Error(out)
+	}
+}
+
 func TestARecordMadeToDeceiveIsShownAndNotObeyed(t *testing.T) {
 	s := newTerminal(t)
 	s.run("lokt", "lock", "plain")
