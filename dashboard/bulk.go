@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
@@ -46,7 +48,9 @@ type bulkBody struct {
 	Count  int         `json:"count"`
 	More   bool        `json:"more,omitzero"` // only so many are counted, and done
 	Some   bool        `json:"some,omitzero"` // only some jobs were looked at
+	Set    string      `json:"set,omitzero"`  // stands for the jobs, if they were looked at: others are as many, and are not meant
 	All    bool        `json:"-"`             // are asked for
+	Key    string      `json:"-"`             // makes a form that is sent twice one action
 	Query  string      `json:"-"`
 	Filter rows.Filter `json:"-"`
 	states []jobs.State
@@ -84,6 +88,8 @@ func (d *Dashboard) selected(v *visit, b *bulkBody) (ids []string, err error) {
 		}
 	}
 	b.Count = len(ids)
+	sum := sha256.Sum256([]byte(strings.Join(slices.Sorted(slices.Values(ids)), " ")))
+	b.Set = hex.EncodeToString(sum[:8])
 	return ids, cmp.Or(err, refused)
 }
 
@@ -133,6 +139,7 @@ func (d *Dashboard) bulk(v *visit) (*page, error) {
 	if err != nil {
 		return nil, err
 	}
+	b.Key = rand.Text()
 	line, q := "lokt job list", query(&b.Filter)
 	if len(q) > 0 {
 		line = "lokt job " + b.Verb
@@ -147,6 +154,16 @@ func (d *Dashboard) bulk(v *visit) (*page, error) {
 type runs struct {
 	mu  sync.Mutex
 	all map[string]*run
+}
+
+// of returns where the run of the form is that has the key, if it was sent already.
+func (r *runs) of(key string) string {
+	for _, one := range r.all {
+		if key != "" && one.key == key {
+			return "/runs/" + one.ID
+		}
+	}
+	return ""
 }
 
 // run is an action on many jobs. It lives in this process: if the process ends, so does the run, with what it has not
@@ -165,13 +182,21 @@ type run struct {
 	Ended   time.Time `json:"ended,omitzero"`
 
 	stop context.CancelFunc
+	key  string // of its form
 }
 
-// startRun begins an action on many jobs, if the person has typed how many.
+// startRun begins an action on many jobs, if the person has typed how many, and they are those that were counted.
 func (d *Dashboard) startRun(v *visit) (string, error) {
 	b, err := v.meant()
 	if err != nil {
 		return "", err
+	}
+	key := v.r.PostFormValue("key")
+	d.runs.mu.Lock()
+	at := d.runs.of(key)
+	d.runs.mu.Unlock()
+	if at != "" {
+		return at, nil
 	}
 	ids, err := d.selected(v, &b)
 	if err != nil {
@@ -180,11 +205,18 @@ func (d *Dashboard) startRun(v *visit) (string, error) {
 	if typed, err := strconv.Atoi(v.r.PostFormValue("confirm")); err != nil || typed != len(ids) {
 		return "", fmt.Errorf("%w: it would now be for %d jobs, and %q was typed: nothing was done", lokt.ErrInvalid, len(ids), v.r.PostFormValue("confirm"))
 	}
-	r := &run{ID: rand.Text(), Verb: b.Verb, Which: b.Which, Who: v.Who(), Begins: time.Now().Add(d.Undo), Count: len(ids)}
+	if set := v.r.PostFormValue("set"); set != "" && set != b.Set {
+		return "", fmt.Errorf("%w: it would now be for as many jobs, but for others than were counted: nothing was done", lokt.ErrInvalid)
+	}
+	r := &run{ID: rand.Text(), key: key, Verb: b.Verb, Which: b.Which, Who: v.Who(), Begins: time.Now().Add(d.Undo), Count: len(ids)}
 	ctx, stop := context.WithCancel(d.Stop)
 	r.stop = stop
 	d.runs.mu.Lock()
 	defer d.runs.mu.Unlock()
+	if at := d.runs.of(key); at != "" {
+		stop()
+		return at, nil
+	}
 	for id, old := range d.runs.all {
 		if !old.Ended.IsZero() && time.Since(old.Ended) > runKept {
 			delete(d.runs.all, id)

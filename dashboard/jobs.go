@@ -287,6 +287,7 @@ func (v *visit) mayLock(names []string) error {
 	return v.need(Lock, names...)
 }
 
+// revoke ends the lease that the person saw, and none that was given out since.
 func (d *Dashboard) revoke(v *visit) (string, error) {
 	if err := v.need(Admin); err != nil {
 		return "", err
@@ -295,8 +296,8 @@ func (d *Dashboard) revoke(v *visit) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if j.Lease == nil {
-		return "", jobs.ErrLeaseNotFound
+	if seen := v.r.PostFormValue("token"); j.Lease == nil || seen != "" && seen != fmt.Sprint(j.Lease.Token) {
+		return "", fmt.Errorf("%w: what was shown has ended, and nothing was done", jobs.ErrLeaseNotFound)
 	}
 	return "/jobs/" + j.Job.ID, d.Jobs.Revoke(v.r.Context(), j.Lease.ID, v.reason())
 }

@@ -11,12 +11,13 @@ import (
 	"github.com/lokt-dev/lokt/jobs"
 )
 
-// How often what there is is looked at while any page follows, how often a page that is told nothing is told so, and
-// how long telling it may take.
+// How often what there is is looked at while any page follows, how often a page that is told nothing is told so, how
+// long telling it may take, and how often, at most, its token is looked at again.
 const (
 	lookEvery   = 400 * time.Millisecond
 	silence     = 15 * time.Second
 	tellTimeout = 10 * time.Second
+	enterEvery  = time.Second
 )
 
 // live tells open pages that something has changed. One goroutine looks for all of them, and only while there are any.
@@ -48,6 +49,11 @@ func (l *live) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	defer l.leave(who)
 	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no")
+	if r.Method == http.MethodHead {
+		return
+	}
+	entered := time.Now()
 	out := http.NewResponseController(w)
 	seen := uint64(0)
 	for first := true; ; first = false {
@@ -73,6 +79,12 @@ func (l *live) serve(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		timer.Stop()
+		if l.d.Enter != nil && time.Since(entered) >= enterEvery { // a stream would outlive its token otherwise
+			if caller, err := l.d.Enter(withCookie(r)); err != nil || caller.Name() != who || !caller.May(Read, "") {
+				return
+			}
+			entered = time.Now()
+		}
 	}
 }
 

@@ -59,7 +59,13 @@
       source = new EventSource('/live');
       source.addEventListener('changed', soon);
       source.onopen = () => say('live');
-      source.onerror = () => say('no connection');
+      source.onerror = event => {
+        say('no connection');
+        if (event.target.readyState !== EventSource.CLOSED || event.target !== source) return;
+        source = null; // it tries no more: the answer was no stream, as when a token has expired or a server is not ready
+        soon();
+        setTimeout(follow, 5000);
+      };
     }
   }
   document.addEventListener('visibilitychange', follow);

@@ -73,6 +73,7 @@ type outcome struct {
 	Verb    string    `json:"action"`
 	Which   string    `json:"filter"`
 	Count   int       `json:"count"`
+	Set     string    `json:"set,omitzero"` // stands for the jobs that were counted
 	Done    int       `json:"done"`
 	Failed  int       `json:"failed"`
 	Problem string    `json:"problem,omitzero"` // of the last that failed
@@ -144,6 +145,7 @@ func (b *bulk) confirm(found *outcome) error {
 		return app.Usagef("%q is not %d: nothing was done", strings.TrimSpace(line), found.Count)
 	}
 	b.count = found.Count
+	b.filter.Set("set", found.Set)
 	return nil
 }
 

@@ -1,0 +1,173 @@
+package dashboard_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/dashboard"
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// form returns the hidden fields of the page's form that is sent there.
+func (s *site) form(t testing.TB, path, action string) url.Values {
+	t.Helper()
+	_, after, found := strings.Cut(s.get(t, path), `action="`+action+`"`)
+	if !found {
+		t.Fatalf("%s has no form for %s", path, action)
+	}
+	text, _, _ := strings.Cut(after, "</form>")
+	form := url.Values{}
+	for _, m := range hidden.FindAllStringSubmatch(text, -1) {
+		form.Set(m[1], m[2])
+	}
+	return form
+}
+
+var hidden = regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)">`)
+
+// Promise S-370.
+func TestAFreezeThatReplacedTheOneThatWasShownStays(t *testing.T) {
+	s := newSite(t, nil)
+	ctx, ana := t.Context(), lokt.Owner{ID: "ana"}
+	if _, err := s.locks.Freeze(ctx, "db", lokt.Freeze{Owner: ana, Reason: "lunch"}); err != nil {
+		t.Fatal(err)
+	}
+	form := s.form(t, "/locks/db", "/locks/db/unfreeze")
+	if _, err := s.locks.Unfreeze(ctx, lokt.Target{Name: "db", Owner: ana}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.locks.Freeze(ctx, "db", lokt.Freeze{Owner: lokt.Owner{ID: "ben"}, Reason: "migration"}); err != nil {
+		t.Fatal(err)
+	}
+	status, body, _ := do(t, "POST", s.url+"/locks/db/unfreeze", form)
+	if status != http.StatusConflict || !strings.Contains(body, "ben") {
+		t.Error(status, body)
+	}
+	if snap, err := s.locks.Get(ctx, "db"); err != nil || snap.Frozen() == nil {
+		t.Error("another freeze was ended", snap, err)
+	}
+}
+
+// Promise S-371.
+func TestALeaseOfALaterAttemptIsNotRevoked(t *testing.T) {
+	s := newSite(t, nil)
+	one := spec("a", `{}`)
+	one.MaxAttempts, one.RetryBackoff = 2, 0
+	path := "/jobs/" + s.submit(t, one)[0]
+	s.take(t, "a", nil)
+	form := s.form(t, path, path+"/revoke")
+	var shown struct{ Lease struct{ Token uint64 } }
+	s.twin(t, path, &shown)
+	j, err := s.jobs.Get(t.Context(), strings.TrimPrefix(path, "/jobs/"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.jobs.Complete(t.Context(), jobs.Completion{LeaseID: j.Lease.ID, WorkerID: "w1", Status: jobs.Failed}); err != nil {
+		t.Fatal(err)
+	}
+	s.take(t, "a", nil)
+	if status, body, _ := do(t, "POST", s.url+path+"/revoke", form); status != http.StatusConflict {
+		t.Error(status, body)
+	}
+	if j, err = s.jobs.Get(t.Context(), j.Job.ID); err != nil || j.Lease == nil || j.Lease.Token == shown.Lease.Token {
+		t.Fatal("the second attempt was revoked", j, err)
+	}
+	form.Set("token", fmt.Sprint(j.Lease.Token))
+	if status, body, _ := do(t, "POST", s.url+path+"/revoke", form); status != http.StatusSeeOther {
+		t.Error(status, body)
+	}
+}
+
+// Promise S-371.
+func TestManyJobsAreThoseThatWereCountedAndAFormSentTwiceIsOneAction(t *testing.T) {
+	s := newSite(t, nil)
+	ids := s.submit(t, spec("a", `{}`), spec("a", `{}`))
+	form := s.form(t, "/bulk?action=cancel&type=a", "/bulk")
+	form.Set("confirm", "2")
+	if _, err := s.jobs.Cancel(t.Context(), ids[0], ""); err != nil {
+		t.Fatal(err)
+	}
+	s.submit(t, spec("a", `{}`))
+	if status, body, _ := do(t, "POST", s.url+"/bulk", form); status != http.StatusUnprocessableEntity || !strings.Contains(body, "others than were counted") {
+		t.Error(status, body)
+	}
+	s.submit(t, spec("b", `{}`))
+	s.fail(t, "b", "broken")
+	// Not the URL of before: what was shown just now is shown again.
+	for at, count := range map[string]string{"/bulk?action=cancel&type=a&lock=": "2", "/bulk?action=retry&type=b": "1"} {
+		form = s.form(t, at, "/bulk")
+		form.Set("confirm", count)
+		status, body, first := do(t, "POST", s.url+"/bulk", form)
+		if _, _, second := do(t, "POST", s.url+"/bulk", form); status != http.StatusSeeOther || first != second {
+			t.Errorf("%s: %d, sent twice it leads to %q and %q\n%s", at, status, first, second, body)
+		}
+	}
+}
+
+// Promise S-98.
+func TestAStreamEndsWithItsToken(t *testing.T) {
+	var revoked atomic.Bool
+	s := newSite(t, func(c *dashboard.Config) {
+		people(c)
+		enter := c.Enter
+		c.Enter = func(r *http.Request) (dashboard.Caller, error) {
+			if revoked.Load() {
+				return nil, dashboard.ErrUnauthenticated
+			}
+			return enter(r)
+		}
+	})
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+"/live", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Cookie", "lokt_token=reader")
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for buffer := make([]byte, 200); ; {
+			if _, err := answer.Body.Read(buffer); err != nil {
+				return
+			}
+		}
+	}()
+	revoked.Store(true)
+	for limit := time.After(30 * time.Second); ; {
+		h := s.hold(t, "build", "ana", lokt.Claim{TTL: time.Minute}) // something happens all the time
+		if _, err := s.locks.Release(t.Context(), lokt.Target{Name: "build", LeaseID: h.LeaseID}); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-ended:
+			return
+		case <-limit:
+			t.Fatal("the stream goes on without its token")
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func TestEventsOfOtherLocksDoNotHideOlderOnes(t *testing.T) {
+	s := newSite(t, people)
+	s.hold(t, "ci.build", "ana", lokt.Claim{TTL: time.Hour})
+	for i := range 150 {
+		s.hold(t, fmt.Sprint("prod-", i), "ben", lokt.Claim{TTL: time.Hour})
+	}
+	_, body, _ := do(t, "GET", s.url+"/audit", nil, "Authorization", "Bearer operator")
+	expect(t, body, "there are older ones", `<a href="/audit?before=`)
+	if strings.Contains(body, "yet: what happens") {
+		t.Error(body)
+	}
+}
