@@ -4,17 +4,21 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/rows"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
 // How often what there is is looked at while any page follows, how often a page that is told nothing is told so, how
-// long telling it may take, and how often, at most, its token is looked at again.
+// long telling it may take, and how often, at most, its token is looked at again. For locks that become overdue, all have
+// to be looked at: that is done at one look of so many.
 const (
 	lookEvery   = 400 * time.Millisecond
+	lateLooks   = 12
 	silence     = 15 * time.Second
 	tellTimeout = 10 * time.Second
 	enterEvery  = time.Second
@@ -122,14 +126,18 @@ func (l *live) leave(who string) {
 func (l *live) look(ctx context.Context) {
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
-	before := l.d.state(ctx)
-	for {
+	late := l.d.late(ctx)
+	before := l.d.state(ctx) + late
+	for n := 1; ; n++ {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
-		now := l.d.state(ctx)
+		if n%lateLooks == 0 {
+			late = l.d.late(ctx)
+		}
+		now := l.d.state(ctx) + late
 		if now == before || ctx.Err() != nil {
 			continue
 		}
@@ -140,6 +148,21 @@ func (l *live) look(ctx context.Context) {
 		l.changed = make(chan struct{})
 		l.mu.Unlock()
 	}
+}
+
+// late returns the locks that are overdue, which nothing that happens tells.
+func (d *Dashboard) late(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+	defer cancel()
+	all, _ := rows.Locks(ctx, d.Locks) // pages tell the error
+	var names []string
+	for _, l := range all.Locks {
+		if l.State == rows.Overdue {
+			names = append(names, l.Name)
+		}
+	}
+	slices.Sort(names)
+	return fmt.Sprint(names)
 }
 
 // state returns a text that differs when something has changed.

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -69,7 +70,10 @@ func (d *Dashboard) enter(w http.ResponseWriter, r *http.Request) {
 		try := r.Clone(r.Context())
 		try.Header.Set("Authorization", "Bearer "+token)
 		_, err := d.Enter(try)
-		ok = err == nil
+		if ok = err == nil; errors.Is(err, ErrTooOften) {
+			d.fail(w, &visit{Dashboard: d, r: r, caller: nobody{}}, err)
+			return
+		}
 	}
 	if !ok {
 		d.showLogin(w, r, true)

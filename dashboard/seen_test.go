@@ -3,16 +3,19 @@ package dashboard_test
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/dashboard"
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/store/memstore"
 )
 
 // form returns the hidden fields of the page's form that is sent there.
@@ -156,6 +159,36 @@ func TestAStreamEndsWithItsToken(t *testing.T) {
 			t.Fatal("the stream goes on without its token")
 		case <-time.After(50 * time.Millisecond):
 		}
+	}
+}
+
+func TestAnOpenPageIsToldOfALockThatBecomesOverdue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		locks := lokt.NewManager(store)
+		d := dashboard.New(dashboard.Config{Locks: locks, Events: store, Stop: t.Context()})
+		if _, err := locks.Acquire(t.Context(), lokt.Claim{Name: "build", Owner: lokt.Owner{ID: "ana"}, TTL: time.Minute}); err != nil {
+			t.Fatal(err)
+		}
+		answer := httptest.NewRecorder()
+		go d.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/live", nil))
+		for _, want := range []int{1, 2} { // that it is connected, and that it is late
+			time.Sleep(30 * time.Second)
+			synctest.Wait()
+			if got := strings.Count(answer.Body.String(), "event: changed"); got != want {
+				t.Errorf("%d changes were told, not %d:\n%s", got, want, answer.Body)
+			}
+		}
+	})
+}
+
+func TestALoginThatComesTooSoonIsNotToldThatItsTokenIsUnknown(t *testing.T) {
+	s := newSite(t, func(c *dashboard.Config) {
+		c.Enter = func(*http.Request) (dashboard.Caller, error) { return nil, dashboard.ErrTooOften }
+	})
+	status, body, _ := do(t, "POST", s.url+"/login", url.Values{"token": {"reader"}})
+	if status != http.StatusTooManyRequests || strings.Contains(body, "not known") {
+		t.Error(status, body)
 	}
 }
 

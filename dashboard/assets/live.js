@@ -70,6 +70,8 @@
   }
   document.addEventListener('visibilitychange', follow);
   setInterval(tick, 1000);
+  // What was heard of a worker is no change either, and would seem older and older.
+  setInterval(() => { if (!document.hidden && document.querySelector('.heard')) soon(); }, 10000);
   if (document.querySelector('progress')) setInterval(soon, 1000); // its steps are no changes of a lock or job
   follow();
 })();

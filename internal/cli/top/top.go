@@ -108,7 +108,7 @@ func show(ctx context.Context, m model, out io.Writer) error {
 func ending(end func()) (by *atomic.Pointer[syscall.Signal], done func()) {
 	by = new(atomic.Pointer[syscall.Signal])
 	got := make(chan os.Signal, 1)
-	signal.Notify(got, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(got, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	over := make(chan struct{})
 	go func() {
 		select {
