@@ -8,10 +8,15 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -169,7 +174,12 @@ func (b *tab) text() string {
 // sees waits until the page shows the text.
 func (b *tab) sees(text string) {
 	b.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	b.within(20*time.Second, text)
+}
+
+func (b *tab) within(limit time.Duration, text string) {
+	b.t.Helper()
+	deadline := time.Now().Add(limit)
 	for !strings.Contains(b.text(), text) {
 		if time.Now().After(deadline) {
 			b.t.Fatalf("%q did not come; the page shows:\n%s", text, b.text())
@@ -216,6 +226,54 @@ func TestALockTakenElsewhereAppearsInEveryTabAndWhatWasTypedStays(t *testing.T) 
 	}
 	one.do(chromedp.KeyEvent(kb.Enter))
 	one.sees("Show all")
+}
+
+func TestAPageComesBackAfterAnswersThatAreNoStream(t *testing.T) {
+	s := start(t)
+	there, err := url.Parse(s.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(there)
+	var away atomic.Bool
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if away.Load() {
+			http.Error(w, "no server behind this proxy", http.StatusBadGateway)
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(front.Close) // after the browser
+	b := open(t)
+	b.do(chromedp.Navigate(front.URL + "/"))
+	b.sees("Nobody holds or waits for a lock")
+	away.Store(true)
+	front.CloseClientConnections()
+	b.sees("no connection")
+	time.Sleep(3 * time.Second) // it has tried, and was answered
+	away.Store(false)
+	b.sees("live")
+	s.spawn("guard", "build", "--ttl", "1m", "--", "sleep", "60")
+	b.sees("held")
+}
+
+func TestAPageWhoseTokenIsRevokedShowsTheLogin(t *testing.T) {
+	tokens := filepath.Join(t.TempDir(), "tokens")
+	program := filepath.Join(programs(t), "loktd")
+	out, err := exec.Command(program, "token", "create", "rita", "--tokens", tokens, "--scopes", "read").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, "--tokens", tokens)
+	b := open(t)
+	b.do(chromedp.Navigate(s.url + "/"))
+	b.sees("Your token")
+	b.do(chromedp.SendKeys(`input[name=token]`, strings.TrimSpace(string(out))+kb.Enter))
+	b.sees("Nobody holds or waits for a lock")
+	if said, err := exec.Command(program, "token", "revoke", "rita", "--tokens", tokens).CombinedOutput(); err != nil {
+		t.Fatal(string(said), err)
+	}
+	b.within(time.Minute, "Your token") // nothing happens, so the stream finds out when it says that it is alive
 }
 
 func TestAllIsDoneByKeyboardAlone(t *testing.T) {
