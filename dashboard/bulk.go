@@ -7,7 +7,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,7 +14,6 @@ import (
 	"time"
 
 	"github.com/lokt-dev/lokt"
-	"github.com/lokt-dev/lokt/internal/quote"
 	"github.com/lokt-dev/lokt/internal/rows"
 	"github.com/lokt-dev/lokt/jobs"
 )
@@ -140,12 +138,9 @@ func (d *Dashboard) bulk(v *visit) (*page, error) {
 		return nil, err
 	}
 	b.Key = rand.Text()
-	line, q := "lokt job list", query(&b.Filter)
-	if len(q) > 0 {
-		line = "lokt job " + b.Verb
-	}
-	for _, name := range slices.Sorted(maps.Keys(q)) {
-		line += " --" + strings.Replace(name, "q", "text", 1) + " " + quote.Word(q.Get(name))
+	line := "lokt job list"
+	if which := flags(&b.Filter); which != "" {
+		line = "lokt job " + b.Verb + which
 	}
 	return &page{Title: "Many jobs", Line: line, Body: b}, nil
 }

@@ -450,6 +450,8 @@ func TestAJobIsSubmittedAgainOnceWithAnEditedPayload(t *testing.T) {
 func TestManyJobsAreCancelledOnlyAfterTheirNumberIsTypedAndCanBeUndone(t *testing.T) {
 	s := newSite(t, nil)
 	s.submit(t, spec("a", `{}`), spec("a", `{}`), spec("b", `{}`))
+	expect(t, s.get(t, "/jobs?lock=db&q=a+b&since=2h&worker=w"), "lokt job list --lock db --text &#39;a b&#39; --since 2h0m0s --worker w")
+	expect(t, s.get(t, "/audit?name=x&type=deny"), "lokt audit --name x --event deny")
 	expect(t, s.get(t, "/bulk?action=cancel&type=a&q=%7B"), "<b>2</b> jobs", "begins 30 s after", "lokt job cancel --text &#39;{&#39; --type a")
 	form := url.Values{"action": {"cancel"}, "type": {"a"}, "confirm": {"3"}}
 	if status, body, _ := do(t, "POST", s.url+"/bulk", form); status != http.StatusUnprocessableEntity {

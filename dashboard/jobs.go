@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -67,6 +68,15 @@ func query(f *rows.Filter) url.Values {
 	return q
 }
 
+// flags is the filter as flags of a command about jobs.
+func flags(f *rows.Filter) (line string) {
+	q := query(f)
+	for _, name := range slices.Sorted(maps.Keys(q)) {
+		line += " --" + strings.Replace(name, "q", "text", 1) + " " + quote.Word(q.Get(name))
+	}
+	return line
+}
+
 // holders returns who has which lock, of those that the person may see.
 func (v *visit) holders() func(lock string) string {
 	return rows.Holders(v.r.Context(), v.Locks, func(lock string) bool { return v.May(Read, lock) })
@@ -105,13 +115,7 @@ func (d *Dashboard) jobs(v *visit) (*page, error) {
 		q.Set("after", after)
 		b.Next = "/jobs?" + q.Encode()
 	}
-	line := "lokt job list"
-	for _, flag := range []struct{ name, value string }{{"state", f.State}, {"type", f.Type}, {"tag", f.Tag}} {
-		if flag.value != "" {
-			line += " --" + flag.name + " " + quote.Word(flag.value)
-		}
-	}
-	return &page{Title: "Jobs", Line: line, Body: b}, nil
+	return &page{Title: "Jobs", Line: "lokt job list" + flags(&f), Body: b}, nil
 }
 
 // jobBody is the JSON twin of the page of one job.
@@ -422,8 +426,10 @@ func (d *Dashboard) audit(v *visit) (*page, error) {
 		}
 	}
 	line := "lokt audit"
-	if b.Name != "" {
-		line += " --name " + quote.Word(b.Name)
+	for _, flag := range []struct{ name, value string }{{"name", b.Name}, {"event", b.Type}} {
+		if flag.value != "" {
+			line += " --" + flag.name + " " + quote.Word(flag.value)
+		}
 	}
 	if p.More && len(p.Events) > 0 {
 		values := v.r.URL.Query()

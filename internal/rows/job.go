@@ -226,8 +226,8 @@ func (f *Filter) String() string {
 	return cmp.Or(strings.Join(parts, ", "), "all jobs")
 }
 
-// matches reports whether the filter lets the job through.
-func (f *Filter) matches(v *jobs.View, now time.Time) bool {
+// Matches reports whether the filter lets the job through, whose state, type and tag it leaves to the service.
+func (f *Filter) Matches(v *jobs.View, now time.Time) bool {
 	j := &v.Job
 	workers := func(a jobs.Attempt) bool { return a.WorkerID == f.Worker }
 	switch {
@@ -278,7 +278,7 @@ func Find(ctx context.Context, s lister, f *Filter, after string, found func(*jo
 			if f.Since > 0 && p.Now.Sub(j.Job.UpdatedAt) > f.Since {
 				return "", looked, nil // those that follow changed earlier still
 			}
-			if f.matches(j, p.Now) && !found(j) {
+			if f.Matches(j, p.Now) && !found(j) {
 				return jobs.Cursor(j.Job.Revision), looked, nil
 			}
 		}

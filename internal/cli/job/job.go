@@ -223,39 +223,60 @@ func Commands() []app.Command {
 }
 
 func newJobList(a cmd) *cobra.Command {
-	var f jobs.Filter
-	all := false
+	var f rows.Filter
+	limit, all := 0, false
 	cmd := app.Describe("job list", &cobra.Command{
 		Args: app.NoArgs,
-		RunE: a.serve(func(ctx context.Context, s jobs.Service, _ []string) error { return a.runJobList(ctx, s, f, all) }),
+		RunE: a.serve(func(ctx context.Context, s jobs.Service, _ []string) error { return a.runJobList(ctx, s, &f, limit, all) }),
 	})
 	fs := cmd.Flags()
-	fs.StringVar((*string)(&f.State), "state", "", "only jobs in this state: scheduled, queued, leased, running, completed, failed, expired or cancelled")
+	fs.StringVar(&f.State, "state", "", "only jobs in this state: scheduled, queued, leased, running, completed, failed, expired or cancelled")
 	fs.StringVar(&f.Type, "type", "", "only jobs of this type")
 	fs.StringVar(&f.Tag, "tag", "", "only jobs with this tag")
-	fs.IntVar(&f.Limit, "limit", 50, "how many at most, up to 1000")
+	fs.StringVar(&f.Lock, "lock", "", "only jobs that need this `lock`")
+	fs.StringVar(&f.Worker, "worker", "", "only jobs that this `worker` has or had")
+	fs.StringVar(&f.Text, "text", "", "only jobs with this `text` in payload or error")
+	fs.DurationVar(&f.Since, "since", 0, "only jobs that changed within this `time`")
+	fs.IntVar(&limit, "limit", 50, "how many at most, up to 1000")
 	fs.BoolVar(&all, "all", false, "all there are")
 	// The error is for a flag that there is not.
 	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(app.Strings(jobs.States()), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
-func (a cmd) runJobList(ctx context.Context, s jobs.Service, f jobs.Filter, all bool) error {
+func (a cmd) runJobList(ctx context.Context, s jobs.Service, f *rows.Filter, limit int, all bool) error {
 	switch {
-	case f.Limit < 1 || f.Limit > jobs.MaxList:
-		return app.Usagef("--limit is from 1 to %d, not %d; --all shows all there are", jobs.MaxList, f.Limit)
-	case all:
-		f.Limit = jobs.MaxList
+	case limit < 1 || limit > jobs.MaxList:
+		return app.Usagef("--limit is from 1 to %d, not %d; --all shows all there are", jobs.MaxList, limit)
+	case f.Since < 0:
+		return app.Usagef("--since is a time such as 2h, not %v", f.Since)
 	}
-	if err := f.Validate(); err != nil {
+	q := jobs.Filter{State: jobs.State(f.State), Type: f.Type, Tag: f.Tag, Limit: limit}
+	if err := q.Validate(); err != nil {
 		return err
 	}
-	p, err := s.List(ctx, f)
-	for more := p; err == nil && all && more.Next != ""; {
-		f.After = more.Next
-		if more, err = s.List(ctx, f); err == nil {
+	looks := f.Lock+f.Worker+f.Text != "" || f.Since > 0 // the server does not, for these
+	if all || looks {
+		q.Limit = jobs.MaxList
+	}
+	list := func() (jobs.Page, error) {
+		p, err := s.List(ctx, q)
+		if n := len(p.Jobs); n > 0 && f.Since > 0 && p.Now.Sub(p.Jobs[n-1].Job.UpdatedAt) > f.Since {
+			p.Next = "" // those that follow changed earlier still
+		}
+		p.Jobs = slices.DeleteFunc(p.Jobs, func(v jobs.View) bool { return !f.Matches(&v, p.Now) })
+		return p, err
+	}
+	p, err := list()
+	for more := p; err == nil && (all || looks && len(p.Jobs) < limit) && more.Next != ""; {
+		q.After = more.Next
+		if more, err = list(); err == nil {
 			p.Jobs, p.Next = append(p.Jobs, more.Jobs...), more.Next
 		}
+	}
+	more := p.Next != ""
+	if !all && len(p.Jobs) > limit {
+		p.Jobs, more = p.Jobs[:limit], true
 	}
 	locks, _ := a.Client() // which serves the jobs, too
 	switch {
@@ -277,7 +298,7 @@ func (a cmd) runJobList(ctx context.Context, s jobs.Service, f jobs.Filter, all 
 			fmt.Sprintf("%d/%d", r.Attempt, r.Attempts), r.Worker, r.Note(),
 		})
 	}
-	if p.Next != "" {
+	if more {
 		a.Tell("there are more: see them with --all or a higher --limit")
 	}
 	return a.Table(table)
