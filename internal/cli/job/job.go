@@ -227,7 +227,9 @@ func newJobList(a cmd) *cobra.Command {
 	limit, all := 0, false
 	cmd := app.Describe("job list", &cobra.Command{
 		Args: app.NoArgs,
-		RunE: a.serve(func(ctx context.Context, s jobs.Service, _ []string) error { return a.runJobList(ctx, s, &f, limit, all) }),
+		RunE: a.serve(func(ctx context.Context, s jobs.Service, _ []string) error {
+			return a.runJobList(ctx, s, &f, limit, all)
+		}),
 	})
 	fs := cmd.Flags()
 	fs.StringVar(&f.State, "state", "", "only jobs in this state: scheduled, queued, leased, running, completed, failed, expired or cancelled")
