@@ -131,15 +131,31 @@ func (s *source) follow(ctx context.Context, o options) error {
 	defer stop()
 	by, done := ending(stop)
 	defer done()
+	ended := make(chan error, 1)
+	go func() { ended <- s.write(ctx, o) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case <-ended:
+	case <-time.After(lookEvery): // a line that nobody takes is not waited for
+	}
+	if n := by.Load(); n != nil && *n != syscall.SIGINT {
+		return app.Exit(128 + int(*n))
+	}
+	return nil
+}
+
+// write writes the lines until ctx ends.
+func (s *source) write(ctx context.Context, o options) error {
 	before, failing := map[string]row{}, ""
 	for first := true; ; first = false {
 		began := time.Now()
 		shot := s.look(ctx, o.view, "")
 		switch {
 		case ctx.Err() != nil:
-			if n := by.Load(); n != nil && *n != syscall.SIGINT {
-				return app.Exit(128 + int(*n))
-			}
 			return nil
 		case shot.err != nil && first:
 			return shot.err
@@ -168,7 +184,7 @@ func (s *source) follow(ctx context.Context, o options) error {
 			before, failing = now, ""
 		}
 		if !app.Pause(ctx, pause(began)) {
-			stop()
+			return nil
 		}
 	}
 }

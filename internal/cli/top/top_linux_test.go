@@ -9,10 +9,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/cli/app"
@@ -384,6 +387,49 @@ func TestJobsOfAServerSayWhatTheyWaitFor(t *testing.T) {
 	s.shows("requested_units", "waiting_for")
 	s.tmux("send-keys", "q", "Tab")
 	s.shows("[3 workers]", "1 workers", "LEASES")
+}
+
+func TestPlainEndsThoughNobodyTakesWhatItWrites(t *testing.T) {
+	s := newTerminal(t)
+	for i := range 30 { // more than a pipe of a page takes
+		s.run("lokt", "lock", strings.Repeat("x", 190)+strconv.Itoa(i))
+	}
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer read.Close()
+	if _, err := unix.FcntlInt(write.Fd(), unix.F_SETPIPE_SZ, 4096); err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command("env", "lokt", "top", "--plain")
+	c.Dir, c.Env, c.Stdout = s.dir, s.env, write
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	write.Close()
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) { // until no line has room
+		if n, err := unix.IoctlGetInt(int(read.Fd()), unix.TIOCINQ); err != nil || n > 4096-512 {
+			break
+		}
+		if time.Since(began) > atMost {
+			t.Fatal("the pipe is not full")
+		}
+	}
+	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	over := make(chan struct{})
+	go func() { _ = c.Wait(); close(over) }()
+	select {
+	case <-over:
+	case <-time.After(atMost):
+		_ = c.Process.Kill()
+		<-over
+	}
+	if c.ProcessState.ExitCode() != 143 {
+		t.Error(c.ProcessState)
+	}
 }
 
 func TestPlainWritesALineForEachChange(t *testing.T) {
