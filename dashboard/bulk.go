@@ -161,6 +161,20 @@ func (r *runs) of(key string) string {
 	return ""
 }
 
+// underWay returns those that have not ended, the first to begin first.
+func (r *runs) underWay() []runBody {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := []runBody{}
+	for _, one := range r.all {
+		if one.Ended.IsZero() {
+			all = append(all, one.body())
+		}
+	}
+	slices.SortFunc(all, func(a, b runBody) int { return a.Begins.Compare(b.Begins) })
+	return all
+}
+
 // run is an action on many jobs. It lives in this process: if the process ends, so does the run, with what it has not
 // done yet left undone.
 type run struct {
@@ -289,6 +303,8 @@ type runBody struct {
 	CanUndo bool `json:"can_undo"`
 }
 
+func (r *run) body() runBody { return runBody{*r, r.Ended.IsZero() && time.Now().Before(r.Begins)} }
+
 func (d *Dashboard) showRun(v *visit) (*page, error) {
 	d.runs.mu.Lock()
 	defer d.runs.mu.Unlock()
@@ -296,8 +312,7 @@ func (d *Dashboard) showRun(v *visit) (*page, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := runBody{*r, r.Ended.IsZero() && time.Now().Before(r.Begins)}
-	return &page{Title: "Many jobs", Line: "lokt job list", Body: b}, nil
+	return &page{Title: "Many jobs", Line: "lokt job list", Body: r.body()}, nil
 }
 
 // undoRun stops a run that has not begun.

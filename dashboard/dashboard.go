@@ -70,6 +70,7 @@ var (
 	ErrTooOften        = errors.New("too many requests: wait a moment")
 	errForbidden       = errors.New("your token does not allow this")
 	errNoPage          = errors.New("there is no such page")
+	errMethod          = errors.New("this is not a method of the page")
 )
 
 // Dashboard serves the pages.
@@ -168,8 +169,16 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		d.fail(w, &visit{Dashboard: d, r: r}, fmt.Errorf("%w: a page of another site asks", errForbidden))
 		return
 	}
-	if _, pattern := d.mux.Handler(r); pattern == "" && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
-		d.fail(w, &visit{Dashboard: d, r: r}, errNoPage)
+	if _, pattern := d.mux.Handler(r); pattern == "" {
+		err := errNoPage
+		for _, method := range []string{http.MethodGet, http.MethodPost} {
+			other := &http.Request{Method: method, URL: r.URL, Host: r.Host}
+			if _, pattern := d.mux.Handler(other); pattern != "" && r.Method != http.MethodGet && r.Method != http.MethodHead {
+				h.Add("Allow", method)
+				err = errMethod
+			}
+		}
+		d.fail(w, &visit{Dashboard: d, r: r}, err)
 		return
 	}
 	d.mux.ServeHTTP(w, r)
@@ -380,7 +389,7 @@ func (d *Dashboard) fail(w http.ResponseWriter, v *visit, err error) {
 		err    error
 		status int
 	}{
-		{errNoPage, http.StatusNotFound}, {ErrUnauthenticated, http.StatusUnauthorized}, {ErrTooOften, http.StatusTooManyRequests}, {errForbidden, http.StatusForbidden},
+		{errNoPage, http.StatusNotFound}, {errMethod, http.StatusMethodNotAllowed}, {ErrUnauthenticated, http.StatusUnauthorized}, {ErrTooOften, http.StatusTooManyRequests}, {errForbidden, http.StatusForbidden},
 		{lokt.ErrInvalid, http.StatusUnprocessableEntity}, {lokt.ErrNotFound, http.StatusConflict},
 		{lokt.ErrNotOwner, http.StatusConflict}, {lokt.ErrHeld, http.StatusConflict}, {lokt.ErrFrozen, http.StatusConflict}, {jobs.ErrJobNotFound, http.StatusNotFound},
 		{jobs.ErrLeaseNotFound, http.StatusConflict}, {jobs.ErrConflict, http.StatusConflict}, {lokt.ErrUnavailable, http.StatusServiceUnavailable},

@@ -463,6 +463,7 @@ func TestManyJobsAreCancelledOnlyAfterTheirNumberIsTypedAndCanBeUndone(t *testin
 		t.Fatal(status, body)
 	}
 	expect(t, s.get(t, at), "It begins in", "Undo")
+	expect(t, s.get(t, "/jobs"), "Cancel 2 jobs: type a", `<a href="`+at+`">It begins in `)
 	do(t, "POST", s.url+at+"/undo", url.Values{})
 	expect(t, s.get(t, at), "Undone: nothing was changed")
 	var list struct{ Jobs []struct{ State string } }
@@ -671,11 +672,17 @@ func TestWhatThereIsNotIsSaidSo(t *testing.T) {
 	s := newSite(t, nil)
 	for path, want := range map[string]int{
 		"/nowhere": 404, "/locks/a/b": 404, "/jobs/none": 404, "/runs/none": 404, "/locks/a..b": 422, "/jobs?state=odd": 422,
-		"/jobs?since=soon": 422, "/audit?before=x": 422, "/bulk?action=burn": 422, "/locks/" + strings.Repeat("a", 300): 422,
+		"/jobs?since=soon": 422, "/audit?before=x": 422, "/audit?before=12x": 422, "/bulk?action=burn": 422, "/locks/" + strings.Repeat("a", 300): 422,
 	} {
 		status, body, _ := do(t, "GET", s.url+path, nil)
 		if status != want || !strings.Contains(body, `role="alert"`) {
 			t.Errorf("GET %s: %d, want %d\n%s", path, status, want, body)
+		}
+	}
+	for path, want := range map[string]int{"/jobs": 405, "/live": 405, "/locks/x/unlock": 405, "/jobs/none/other": 404} {
+		status, body, _ := do(t, "DELETE", s.url+path, nil, "Accept", "application/json")
+		if status != want || !strings.HasPrefix(body, `{"status":`) {
+			t.Errorf("DELETE %s: %d, want %d\n%s", path, status, want, body)
 		}
 	}
 	expect(t, s.get(t, "/"), "Nobody holds or waits for a lock", "lokt guard demo")

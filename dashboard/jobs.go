@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -88,6 +89,7 @@ type jobsBody struct {
 	Jobs   []rows.Job   `json:"jobs"`
 	Next   string       `json:"next,omitzero"` // the page with older ones
 	Looked int          `json:"looked_at"`     // how many jobs were looked through
+	Runs   []runBody    `json:"runs"`          // actions on many that have not ended
 	Filter rows.Filter  `json:"-"`
 	States []jobs.State `json:"-"`
 	Query  string       `json:"-"`
@@ -98,7 +100,7 @@ func (d *Dashboard) jobs(v *visit) (*page, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := jobsBody{Filter: f, States: jobs.States(), Jobs: []rows.Job{}, Query: query(&f).Encode()}
+	b := jobsBody{Runs: d.runs.underWay(), Filter: f, States: jobs.States(), Jobs: []rows.Job{}, Query: query(&f).Encode()}
 	if b.Counts, err = v.jobCounts(); err != nil {
 		return nil, err
 	}
@@ -410,8 +412,9 @@ func (d *Dashboard) audit(v *visit) (*page, error) {
 	if b.Type != "" {
 		q.Types = []lokt.EventType{lokt.EventType(b.Type)}
 	}
+	var err error
 	if text := v.r.FormValue("before"); text != "" {
-		if _, err := fmt.Sscan(text, &q.Before); err != nil {
+		if q.Before, err = strconv.ParseUint(text, 10, 64); err != nil {
 			return nil, fmt.Errorf("%w: before is no number of an event", lokt.ErrInvalid)
 		}
 	}

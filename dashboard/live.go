@@ -181,6 +181,9 @@ func (d *Dashboard) state(ctx context.Context) string {
 	if d.Jobs == nil {
 		return text
 	}
+	for _, r := range d.runs.underWay() {
+		text += fmt.Sprint(" ", r.ID, r.CanUndo)
+	}
 	status, err := d.Jobs.Status(ctx)
 	status.Busy = nil
 	text += fmt.Sprintf(" %+v %v", status, err)

@@ -225,7 +225,7 @@ func (d *Dashboard) lock(v *visit) (*page, error) {
 	}
 	for i, w := range public.Queue {
 		left := time.Duration(0)
-		if len(s.Lock.Holders) > 0 {
+		if len(s.Lock.Holders) > 0 && b.Freeze == nil { // a freeze lets nobody in, however long holds last
 			left = rows.Estimate(s.Now, s.Lock.Holders, i, limit, b.Typical)
 		}
 		b.Queue = append(b.Queue, queued{w, i + 1, s.Away(s.Lock.Queue[i]), left})

@@ -182,6 +182,44 @@ func TestAnOpenPageIsToldOfALockThatBecomesOverdue(t *testing.T) {
 	})
 }
 
+func TestWhoWaitsForAFrozenLockIsToldNoTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		locks := lokt.NewManager(store)
+		d := dashboard.New(dashboard.Config{Locks: locks, Events: store, Stop: t.Context()})
+		claim := lokt.Claim{Name: "db", Owner: lokt.Owner{ID: "ana"}, TTL: time.Hour}
+		h, err := locks.Acquire(t.Context(), claim)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Minute)
+		if _, err := locks.Release(t.Context(), lokt.Target{Name: "db", LeaseID: h.LeaseID}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := locks.Acquire(t.Context(), claim); err != nil {
+			t.Fatal(err)
+		}
+		claim.Owner, claim.Wait = lokt.Owner{ID: "ben"}, time.Hour
+		go func() { _, _ = locks.Acquire(t.Context(), claim) }()
+		synctest.Wait()
+		page := func() string {
+			time.Sleep(time.Second) // what was shown just now is shown again
+			answer := httptest.NewRecorder()
+			d.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/locks/db", nil))
+			return answer.Body.String()
+		}
+		if body := page(); !strings.Contains(body, "about 9 min 59 s") {
+			t.Error("there is no estimate in", body)
+		}
+		if _, err := locks.Freeze(t.Context(), "db", lokt.Freeze{Owner: lokt.Owner{ID: "ops"}}); err != nil {
+			t.Fatal(err)
+		}
+		if body := page(); !strings.Contains(body, "ben") || strings.Contains(body, "about ") {
+			t.Error("a wait that a freeze may make as long as it likes is estimated in", body)
+		}
+	})
+}
+
 func TestALoginThatComesTooSoonIsNotToldThatItsTokenIsUnknown(t *testing.T) {
 	s := newSite(t, func(c *dashboard.Config) {
 		c.Enter = func(*http.Request) (dashboard.Caller, error) { return nil, dashboard.ErrTooOften }
