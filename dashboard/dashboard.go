@@ -229,6 +229,7 @@ func (v *visit) owner() lokt.Owner {
 type page struct {
 	Title  string
 	Line   string // the command that tells the same
+	Of     string // the lock that it is about
 	Notice string
 	Body   any
 
@@ -246,6 +247,20 @@ func (p *page) Nav() []link {
 			link{"Workers", "/workers", p.Screen == "workers"}, link{"Failures", "/failures", p.Screen == "failures"})
 	}
 	return append(all, link{"Audit", "/audit", p.Screen == "audit"})
+}
+
+// Command is the line to type for the command.
+func (p *page) Command() string {
+	line, of := p.Line, ""
+	if strings.HasPrefix(p.Of, "-") { // it would be taken for a flag
+		of = " -- " + p.Of
+	} else if p.Of != "" {
+		line += " " + p.Of
+	}
+	if p.URL != "" {
+		line += " --server " + p.URL
+	}
+	return line + of
 }
 
 type link struct {

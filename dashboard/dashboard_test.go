@@ -258,6 +258,7 @@ func TestALockShowsHoldersQueueEstimateAndWhatHappened(t *testing.T) {
 	h := s.hold(t, "gpu", "ana", lokt.Claim{TTL: time.Minute, Limit: 3})
 	s.hold(t, "gpu", "ben", lokt.Claim{TTL: time.Minute, Limit: 3, Metadata: map[string]string{"run": "42"}})
 	body := s.get(t, "/locks/gpu")
+	expect(t, s.get(t, "/locks/-x"), "<code>lokt status -- -x</code>")
 	expect(t, body, ">ana<", ">ben<", ">free<", ">run<", "lokt status gpu", "<svg", "acquire")
 	if strings.Contains(body, h.LeaseID) {
 		t.Error("the page shows a lease ID, which lets everybody end the hold")

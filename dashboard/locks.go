@@ -231,7 +231,7 @@ func (d *Dashboard) lock(v *visit) (*page, error) {
 		b.Queue = append(b.Queue, queued{w, i + 1, s.Away(s.Lock.Queue[i]), left})
 	}
 	b.Behind, b.More = len(s.Lock.Queue)-len(b.Queue), len(s.Lock.Holders)-len(b.Holds)
-	return &page{Title: name, Line: "lokt status " + name, Body: b}, nil
+	return &page{Title: name, Line: "lokt status", Of: name, Body: b}, nil
 }
 
 // turns are the events that tell how a lock went from one to the next: all but renewals.
