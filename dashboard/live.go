@@ -64,7 +64,7 @@ func (l *live) serve(w http.ResponseWriter, r *http.Request) {
 		l.mu.Lock()
 		number, changed := l.number, l.changed
 		l.mu.Unlock()
-		text := ": still here\n\n"
+		text := "event: here\ndata: \n\n"
 		if first || number != seen {
 			text = fmt.Sprintf("event: changed\ndata: %d\nretry: 2000\n\n", number)
 		}

@@ -230,6 +230,16 @@ func TestALoginThatComesTooSoonIsNotToldThatItsTokenIsUnknown(t *testing.T) {
 	}
 }
 
+func TestWhatIsHeardOfWithoutAChangeIsMarkedToBeFetchedAgain(t *testing.T) {
+	s := newSite(t, nil)
+	s.hold(t, "build", "ana", lokt.Claim{TTL: time.Hour})
+	id := s.submit(t, spec("a", `{}`))[0]
+	s.take(t, "a", nil)
+	for path, want := range map[string]string{"/locks/build": `<div class="wide heard"`, "/jobs/" + id: `<span class="heard"><time`, "/workers": `<td class="n heard"><time`} {
+		expect(t, s.get(t, path), want)
+	}
+}
+
 func TestEventsOfOtherLocksDoNotHideOlderOnes(t *testing.T) {
 	s := newSite(t, people)
 	s.hold(t, "ci.build", "ana", lokt.Claim{TTL: time.Hour})

@@ -6,7 +6,7 @@
   const sign = document.getElementById('live');
   if (!main || !sign) return; // the login page
   let offset = Date.now() - Date.parse(main.dataset.now); // of this clock to the server's
-  let last = Date.now(), pending = 0, source = null;
+  let last = Date.now(), heard = last, pending = 0, busy = false, source = null;
 
   const text = ms => {
     const s = Math.max(0, Math.floor(ms / 1000));
@@ -27,10 +27,16 @@
   async function refresh() {
     pending = 0;
     last = Date.now();
+    if (busy) { soon(); return; } // an answer that comes late would undo a newer one
+    busy = true;
     try {
-      const answer = await fetch(location.href, { headers: { Accept: 'text/html' } });
+      const answer = await fetch(location.href, { headers: { Accept: 'text/html' }, signal: AbortSignal.timeout(15000) });
       if (answer.redirected && new URL(answer.url).pathname === '/login') { location.reload(); return; }
-      if (!answer.ok) { say('out of date'); return; }
+      if (!answer.ok) {
+        say('out of date');
+        if (answer.status === 429 || answer.status >= 500) setTimeout(soon, 5000);
+        return;
+      }
       const next = new DOMParser().parseFromString(await answer.text(), 'text/html').getElementById('main');
       offset = Date.now() - Date.parse(next.dataset.now);
       Idiomorph.morph(main, next, {
@@ -41,6 +47,9 @@
       say('live');
     } catch {
       say('no connection');
+      setTimeout(soon, 5000);
+    } finally {
+      busy = false;
     }
   }
   const soon = () => { if (!pending) pending = setTimeout(refresh, Math.max(0, last + 500 - Date.now())); };
@@ -56,8 +65,10 @@
       if (source) source.close();
       source = null;
     } else if (!source) {
+      heard = Date.now();
       source = new EventSource('/live');
-      source.addEventListener('changed', soon);
+      source.addEventListener('here', () => { heard = Date.now(); });
+      source.addEventListener('changed', () => { heard = Date.now(); soon(); });
       source.onopen = () => say('live');
       source.onerror = event => {
         say('no connection');
@@ -69,6 +80,15 @@
     }
   }
   document.addEventListener('visibilitychange', follow);
+  // The server says every 15 s that it is there: a connection over which nothing comes may be lost without anybody's being told.
+  setInterval(() => {
+    if (!source || Date.now() - heard < 40000) return;
+    source.close();
+    source = null;
+    say('no connection');
+    follow();
+    soon();
+  }, 5000);
   setInterval(tick, 1000);
   // What was heard of a worker is no change either, and would seem older and older.
   setInterval(() => { if (!document.hidden && document.querySelector('.heard')) soon(); }, 10000);

@@ -34,6 +34,7 @@ import (
 type server struct {
 	url, token string
 	t          *testing.T
+	process    *os.Process
 }
 
 func programs(t *testing.T) string {
@@ -69,7 +70,7 @@ func start(t *testing.T, args ...string) *server {
 	if err != nil || !ok {
 		t.Fatal(line, err, said.String())
 	}
-	return &server{url: at, t: t}
+	return &server{url: at, t: t, process: c.Process}
 }
 
 // lokt runs a command, and returns what it wrote.
@@ -252,6 +253,27 @@ func TestAPageComesBackAfterAnswersThatAreNoStream(t *testing.T) {
 	b.sees("no connection")
 	time.Sleep(3 * time.Second) // it has tried, and was answered
 	away.Store(false)
+	b.sees("live")
+	s.spawn("guard", "build", "--ttl", "1m", "--", "sleep", "60")
+	b.sees("held")
+}
+
+func TestAPageSaysThatNothingComesOverItsConnection(t *testing.T) {
+	s := start(t)
+	b := open(t)
+	b.do(chromedp.Navigate(s.url + "/"))
+	b.sees("live")
+	time.Sleep(2 * time.Second) // it has fetched what it fetches first
+	signal := func(n syscall.Signal) {
+		t.Helper()
+		if err := s.process.Signal(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	signal(syscall.SIGSTOP)
+	t.Cleanup(func() { _ = s.process.Signal(syscall.SIGCONT) })
+	b.within(90*time.Second, "no connection")
+	signal(syscall.SIGCONT)
 	b.sees("live")
 	s.spawn("guard", "build", "--ttl", "1m", "--", "sleep", "60")
 	b.sees("held")
