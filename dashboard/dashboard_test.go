@@ -443,6 +443,9 @@ func TestAJobIsSubmittedAgainOnceWithAnEditedPayload(t *testing.T) {
 	if status, body, _ := do(t, "POST", s.url+"/jobs/"+id+"/retry", form); status != http.StatusConflict || !strings.Contains(body, "sent with another payload") {
 		t.Error(status, body)
 	}
+	if status, body, _ := do(t, "POST", s.url+first+"/retry", url.Values{}); status != http.StatusUnprocessableEntity || !strings.Contains(body, "has not ended") {
+		t.Error(status, body)
+	}
 	if status, body, _ := do(t, "POST", s.url+"/jobs/"+id+"/retry", url.Values{"payload": {`[1]`}}); status != http.StatusUnprocessableEntity {
 		t.Error(status, body)
 	}

@@ -262,6 +262,9 @@ func (d *Dashboard) retry(v *visit) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if !j.Job.State.Ended() {
+		return "", fmt.Errorf("%w: job %s has not ended, it is %s", lokt.ErrInvalid, j.Job.ID, j.Job.State)
+	}
 	spec := j.Job.Again()
 	if key := v.r.PostFormValue("key"); key != "" {
 		spec.IdempotencyKey = "dashboard-" + key

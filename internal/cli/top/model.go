@@ -349,7 +349,7 @@ func (m model) askFreeze() model {
 	r, i := m.selected()
 	switch l := r.value.(type) {
 	case *rows.Lock:
-		if l.State == rows.Frozen {
+		if l.State == rows.Frozen || l.Freeze != "" { // an overdue holder comes first
 			return m.confirm("Unfreeze "+r.key, func(ctx context.Context) (string, error) { return m.act.unfreeze(ctx, r.key, l.Freeze) })
 		}
 		m.question = &question{

@@ -42,7 +42,10 @@ func (f *fake) freezeType(_ context.Context, jobType string, frozen bool) (strin
 // lockRow is a row as the source makes it.
 func lockRow(name, state, holder string, held time.Duration, waiting int) row {
 	now := time.Now()
-	l := &rows.Lock{Name: name, State: state, Holder: holder, Holders: 1, Waiting: waiting, Token: 7, Freeze: "L-" + name}
+	l := &rows.Lock{Name: name, State: state, Holder: holder, Holders: 1, Waiting: waiting, Token: 7}
+	if state == rows.Frozen {
+		l.Freeze = "L-" + name
+	}
 	return row{key: name, state: state, value: l, cells: []cell{
 		text(name), text(state), text(holder), {held.String(), int64(held)}, {}, count(waiting), since(time.Time{}, now), {"7", 7}, {},
 	}}
@@ -230,7 +233,9 @@ func TestAFreezeHasADurationAndAReason(t *testing.T) {
 		t.Error(screen(m))
 	}
 	m = typed(m, "<home>fno<enter>fyes<enter>")
-	want := "[freeze build 15m0s \"release 4\" unfreeze deploy L-deploy]"
+	f.shot.rows[3].value.(*rows.Lock).Freeze = "L-gpu" // and its holder is overdue
+	m = typed(m, "<end>fyes<enter>")
+	want := "[freeze build 15m0s \"release 4\" unfreeze deploy L-deploy unfreeze gpu L-gpu]"
 	if got := fmt.Sprint(f.did); got != want {
 		t.Errorf("%s, want %s\n%s", got, want, screen(m))
 	}
