@@ -319,6 +319,9 @@ func (d *Dashboard) screen(path, name string, show func(v *visit) (*page, error)
 		}
 		// Two tokens may have one name, and other rights.
 		key := fmt.Sprintf("%t %q %q %s", wantsJSON(r), v.Who(), withCookie(r).Header.Get("Authorization"), r.URL.RequestURI())
+		if name == "bulk" { // what is acted on is counted now
+			d.cached.forget(key)
+		}
 		text, err := d.cached.get(key, create)
 		if err != nil {
 			d.fail(w, v, err)
@@ -471,6 +474,12 @@ func (c *cache) get(key string, create func() ([]byte, error)) ([]byte, error) {
 		c.pages[key] = p
 	}
 	return p.text, nil
+}
+
+func (c *cache) forget(key string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.pages, key)
 }
 
 func (c *cache) clear() {
