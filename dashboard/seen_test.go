@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -161,6 +162,24 @@ func TestAStreamEndsWithItsToken(t *testing.T) {
 	}
 }
 
+// told is an answer that is read while it is written.
+type told struct {
+	*httptest.ResponseRecorder
+	mu sync.Mutex
+}
+
+func (w *told) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ResponseRecorder.Write(p)
+}
+
+func (w *told) text() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.Body.String()
+}
+
 func TestAnOpenPageIsToldOfALockThatBecomesOverdue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
@@ -169,13 +188,13 @@ func TestAnOpenPageIsToldOfALockThatBecomesOverdue(t *testing.T) {
 		if _, err := locks.Acquire(t.Context(), lokt.Claim{Name: "build", Owner: lokt.Owner{ID: "ana"}, TTL: time.Minute}); err != nil {
 			t.Fatal(err)
 		}
-		answer := httptest.NewRecorder()
+		answer := &told{ResponseRecorder: httptest.NewRecorder()}
 		go d.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/live", nil))
 		for _, want := range []int{1, 2} { // that it is connected, and that it is late
 			time.Sleep(30 * time.Second)
 			synctest.Wait()
-			if got := strings.Count(answer.Body.String(), "event: changed"); got != want {
-				t.Errorf("%d changes were told, not %d:\n%s", got, want, answer.Body)
+			if got := strings.Count(answer.text(), "event: changed"); got != want {
+				t.Errorf("%d changes were told, not %d:\n%s", got, want, answer.text())
 			}
 		}
 	})
