@@ -315,6 +315,9 @@ func (s *source) unlock(ctx context.Context, name string, upTo uint64) (string, 
 	if s.Agent() {
 		return "", errors.New("to end what others hold is for a person to do")
 	}
+	if _, err := s.b.Get(ctx, name); err != nil { // a record that cannot be read would be discarded
+		return "", s.Repairable(err, name)
+	}
 	ended, err := s.b.Release(ctx, lokt.Target{Name: name, Owner: s.Asker(), Force: true, UpTo: upTo})
 	return fmt.Sprintf("ended %d holds of %s", len(ended), name), s.Repairable(err, name)
 }
