@@ -1,6 +1,7 @@
 package dashboard_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -236,6 +237,32 @@ func TestWhoWaitsForAFrozenLockIsToldNoTime(t *testing.T) {
 			t.Error("a wait that a freeze may make as long as it likes is estimated in", body)
 		}
 	})
+}
+
+// damaged is a service whose records cannot be read.
+type damaged struct{ lokt.Service }
+
+func (damaged) Get(context.Context, string) (lokt.Snapshot, error) {
+	return lokt.Snapshot{}, fmt.Errorf("%w: its checksum is another", lokt.ErrDamaged)
+}
+
+func (d damaged) Release(ctx context.Context, t lokt.Target) ([]lokt.Holder, error) {
+	_, err := d.Get(ctx, t.Name)
+	return nil, err
+}
+
+func TestALockThatCannotBeReadIsNotOfferedAsFree(t *testing.T) {
+	s := newSite(t, func(c *dashboard.Config) { c.Locks = damaged{c.Locks} })
+	body := s.get(t, "/locks/db")
+	expect(t, body, "unreadable", "its checksum is another", "cannot be read, and nobody gets it")
+	for _, wrong := range []string{"Take it", "Nobody waits", "<button>Freeze"} {
+		if strings.Contains(body, wrong) {
+			t.Errorf("it says %q:\n%s", wrong, body)
+		}
+	}
+	if status, body, _ := do(t, "POST", s.url+"/locks/db/unlock", url.Values{"confirm": {"db"}}); status != http.StatusConflict || !strings.Contains(body, "checksum") {
+		t.Error(status, body)
+	}
 }
 
 func TestALoginThatComesTooSoonIsNotToldThatItsTokenIsUnknown(t *testing.T) {
