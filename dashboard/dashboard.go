@@ -407,9 +407,11 @@ func (d *Dashboard) fail(w http.ResponseWriter, v *visit, err error) {
 		err    error
 		status int
 	}{
-		{errNoPage, http.StatusNotFound}, {errMethod, http.StatusMethodNotAllowed}, {ErrUnauthenticated, http.StatusUnauthorized}, {ErrTooOften, http.StatusTooManyRequests}, {errForbidden, http.StatusForbidden},
+		{errNoPage, http.StatusNotFound}, {errMethod, http.StatusMethodNotAllowed}, {ErrUnauthenticated, http.StatusUnauthorized},
+		{ErrTooOften, http.StatusTooManyRequests}, {errForbidden, http.StatusForbidden},
 		{lokt.ErrInvalid, http.StatusUnprocessableEntity}, {lokt.ErrNotFound, http.StatusConflict},
-		{lokt.ErrNotOwner, http.StatusConflict}, {lokt.ErrHeld, http.StatusConflict}, {lokt.ErrFrozen, http.StatusConflict}, {lokt.ErrDamaged, http.StatusConflict}, {jobs.ErrJobNotFound, http.StatusNotFound},
+		{lokt.ErrNotOwner, http.StatusConflict}, {lokt.ErrHeld, http.StatusConflict}, {lokt.ErrFrozen, http.StatusConflict}, {lokt.ErrDamaged, http.StatusConflict},
+		{jobs.ErrJobNotFound, http.StatusNotFound},
 		{jobs.ErrLeaseNotFound, http.StatusConflict}, {jobs.ErrConflict, http.StatusConflict}, {lokt.ErrUnavailable, http.StatusServiceUnavailable},
 		{context.Canceled, http.StatusServiceUnavailable},
 	} {

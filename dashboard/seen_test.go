@@ -280,7 +280,9 @@ func TestWhatIsHeardOfWithoutAChangeIsMarkedToBeFetchedAgain(t *testing.T) {
 	s.hold(t, "build", "ana", lokt.Claim{TTL: time.Hour})
 	id := s.submit(t, spec("a", `{}`))[0]
 	s.take(t, "a", nil)
-	for path, want := range map[string]string{"/locks/build": `<div class="wide heard"`, "/jobs/" + id: `<span class="heard"><time`, "/workers": `<td class="n heard"><time`} {
+	for path, want := range map[string]string{
+		"/locks/build": `<div class="wide heard"`, "/jobs/" + id: `<span class="heard"><time`, "/workers": `<td class="n heard"><time`,
+	} {
 		expect(t, s.get(t, path), want)
 	}
 }

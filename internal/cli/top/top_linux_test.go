@@ -215,7 +215,8 @@ func TestWhateverEndsItTheTerminalIsAsItWas(t *testing.T) {
 		code    int
 	}{
 		"q": {keys: "q"}, "ctrl-c": {keys: "C-c"}, "in a question": {keys: "/ C-c q"}, "SIGTERM": {signal: syscall.SIGTERM, code: 143},
-		"SIGHUP": {signal: syscall.SIGHUP, code: 129}, "SIGINT": {signal: syscall.SIGINT, code: 130}, "SIGQUIT": {signal: syscall.SIGQUIT, code: 131}, "panic": {command: "env " + panics + "=1 " + self, code: 1},
+		"SIGHUP": {signal: syscall.SIGHUP, code: 129}, "SIGINT": {signal: syscall.SIGINT, code: 130}, "SIGQUIT": {signal: syscall.SIGQUIT, code: 131},
+		"panic": {command: "env " + panics + "=1 " + self, code: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newTerminal(t)
