@@ -436,7 +436,7 @@ func TestWhyExplainsHoldersOnOtherHosts(t *testing.T) {
 	h.running()
 	q := p.as("bob")
 	r := q.want(2, "why", "x")
-	contains(t, r.out, "it is held by ann@elsewhere", " there, guard for", "expires in", "its guard on elsewhere renews it while its command runs; if the guard or elsewhere dies, it expires")
+	contains(t, r.out, "it is held by ann@elsewhere", " there, guard of ", "expires in", "its guard on elsewhere renews it while its command runs; if the guard or elsewhere dies, it expires")
 	if strings.Contains(r.out, "--force") {
 		t.Errorf("it suggests force against a guard that expires: %s", r.out)
 	}

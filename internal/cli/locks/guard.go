@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -106,6 +108,7 @@ func (o *guardOptions) check(a cmd, cmd *cobra.Command, args []string) error {
 		return app.Usagef("give the command behind the --: lokt guard %s -- COMMAND", strings.Join(args, " "))
 	}
 	o.names, o.command = args[:dash], args[dash:]
+	o.meta = append([]string{metaCommand + "=" + shown(o.command)}, o.meta...)
 	if err := o.claimFlags.check(a, cmd); err != nil {
 		return err
 	}
@@ -131,6 +134,23 @@ func (o *guardOptions) check(a cmd, cmd *cobra.Command, args []string) error {
 		}
 	}
 	return nil
+}
+
+// metaCommand is the note that says what runs under a lock.
+const metaCommand = "command"
+
+// plain is what is told of it in a sentence, which an agent may read.
+var plain = regexp.MustCompile(`^[\w.+-]{1,64}( [a-z][a-z-]{0,30})?$`)
+
+var subcommand = regexp.MustCompile(`^[a-z][a-z-]{0,30}$`)
+
+// shown is what others are told of a command: the program and a first word, as in "make build". What comes after may be secret.
+func shown(command []string) string {
+	text := strings.ToValidUTF8(filepath.Base(command[0]), "?")
+	if len(command) > 1 && subcommand.MatchString(command[1]) {
+		text += " " + command[1]
+	}
+	return text
 }
 
 func (a cmd) runGuard(o guardOptions) error {

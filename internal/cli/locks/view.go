@@ -364,6 +364,9 @@ func holderText(b *app.Backend, h lokt.Holder, now time.Time) string {
 		add("paths %s", app.OneLine(strings.Join(h.Paths, " ")))
 	}
 	kind := h.Kind()
+	if command := h.Metadata[metaCommand]; plain.MatchString(command) {
+		kind += " of " + command
+	}
 	if !h.HeldSince.IsZero() { // as in records made by hand
 		kind += " for " + app.Short(now.Sub(h.HeldSince))
 	}
