@@ -305,7 +305,7 @@ func TestMain(m *testing.M) {
 }
 
 func serveLines(in io.Reader, out io.Writer) error {
-	o := httpapi.ClientOptions{Token: os.Getenv("TOKEN"), Attempt: 2 * time.Second, Patience: 2 * time.Second}
+	o := httpapi.ClientOptions{Token: os.Getenv("TOKEN"), Attempt: 10 * time.Second, Patience: 10 * time.Second}
 	c, err := httpapi.New(os.Getenv("SERVER"), o)
 	if err != nil {
 		return json.NewEncoder(out).Encode(answer{Why: why(err), Said: err.Error()})

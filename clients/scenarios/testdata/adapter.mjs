@@ -7,7 +7,7 @@ const refused = [
   [lokt.AuthError, "forbidden"], [lokt.UnavailableError, "unavailable"], [lokt.IncompatibleError, "incompatible"], [lokt.InvalidError, "invalid"],
 ];
 let made;
-const client = () => (made ??= new lokt.Lokt({ server: process.env.SERVER, token: process.env.TOKEN || undefined, timeoutMs: 2000 }));
+const client = () => (made ??= new lokt.Lokt({ server: process.env.SERVER, token: process.env.TOKEN || undefined, timeoutMs: 10000 }));
 const leases = [];
 const workers = [];
 const told = [];

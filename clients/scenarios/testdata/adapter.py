@@ -20,7 +20,7 @@ told = []
 
 @functools.cache
 def client():
-    return lokt.Client(os.environ["SERVER"], token=os.environ.get("TOKEN") or None, timeout=2)
+    return lokt.Client(os.environ["SERVER"], token=os.environ.get("TOKEN") or None, timeout=10)
 
 
 def handle(job):
