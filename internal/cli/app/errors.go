@@ -208,7 +208,15 @@ func (a *App) Repairable(err error, name string) error {
 	if known := (*HintError)(nil); !errors.Is(err, lokt.ErrDamaged) || errors.As(err, &known) {
 		return err
 	}
-	return Hint(err, "nobody gets this lock until the record is removed: %s", a.ByForce("unlock", name))
+	return Hint(err, "nobody gets this lock until the record is removed: %s", a.Remove(name))
+}
+
+// Remove returns the line to type to have a record removed that cannot be read.
+func (a *App) Remove(name string) string {
+	if len(a.ServerURLs()) > 0 {
+		return "loktd check   # by whoever runs the server, whose page on operations says how to give a lock up"
+	}
+	return a.ByForce("unlock", name)
 }
 
 // ByForce returns the line to type to have it by force, unless a program asks that lokt prime tells never to.

@@ -242,7 +242,7 @@ func (u *unlocking) discard(ctx context.Context) error {
 		return app.Usagef("the record of %q cannot be read, so there is no telling whether it has the lock_id: leave out --id", u.name)
 	}
 	if u.b.Store == nil {
-		return fmt.Errorf("the record of %q cannot be read here: run this where the locks are kept", u.name)
+		return fmt.Errorf("the server cannot read the record of %q, and keeps it: %s", u.name, u.Remove(u.name))
 	}
 	moved, err := u.b.Store.Discard(ctx, u.name, u.by)
 	if err != nil {

@@ -2,6 +2,8 @@ package locks
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -148,5 +150,20 @@ func TestUnlockByForceSpeaksOfNoProcessThatIsNotKnown(t *testing.T) {
 	code, _, says := clitest.New(t, "ann", Commands()).With("LOKT_SERVER="+url).Lokt("unlock", "network", "--force")
 	if code != 0 || !strings.Contains(says, "guard of terraform is still running") {
 		t.Errorf("exit code %d, %s", code, says)
+	}
+}
+
+func TestADamagedRecordOfAServerIsForWhoeverRunsIt(t *testing.T) {
+	far := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusInternalServerError)
+		_, _ = w.Write([]byte(`{"type":"about:blank","title":"Stored lock cannot be read","status":500,"code":"damaged","detail":"lock x: its checksum is another"}`))
+	}))
+	defer far.Close()
+	d := newDesk(t, "ann").With("LOKT_SERVER=" + far.URL)
+	for _, line := range []string{"why x", "lock x", "unlock x --force"} {
+		if code, out, errs := d.Lokt(strings.Fields(line)...); code == 0 || !strings.Contains(out+errs, "loktd check") || strings.Contains(out+errs, "lokt unlock x") {
+			t.Errorf("%s: exit %d: %s%s", line, code, out, errs)
+		}
 	}
 }

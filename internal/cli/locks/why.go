@@ -109,7 +109,7 @@ func Why(shared *app.App, rule func(context.Context, lokt.Service, string) (Turn
 
 func (a cmd) runWhy(ctx context.Context, b *app.Backend, name string, o whyOptions) error {
 	v := whyJSON{
-		Name: name, Status: "blocked", Suggestions: []string{a.ByForce("unlock", name)},
+		Name: name, Status: "blocked", Suggestions: []string{a.Remove(name)},
 		Reasons: []reason{{Type: whyUnreadable, Blocking: true, Message: "its record cannot be read, so nobody gets it"}},
 	}
 	s, err := b.Get(ctx, name)
