@@ -174,7 +174,7 @@ lokt.Worker(lokt.client(), handle).run()
                 for _ in range(300):
                     if worker.poll() is not None:
                         break
-                    worker.send_signal(signal.SIGINT)
+                    worker.send_signal(signal.SIGTERM)
                     time.sleep(0.1)
                 self.assertIsNotNone(worker.poll(), "it goes on")
             finally:
