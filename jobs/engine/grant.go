@@ -388,9 +388,9 @@ func (e *Engine) grant(w *waiter, en *entry, locks map[string]uint64) {
 			en.ReadyAt = e.Now.Wall.Add(en.since - e.Now.Mono).Truncate(time.Millisecond)
 		}
 	}
-	if en.Output != nil && (en.Output.Progress != nil || en.Output.Error != nil) {
+	if o := en.Output; o != nil && (o.Progress != nil || o.Result != nil || o.Error != nil) { // of an attempt before
 		r := en.Report()
-		r.Progress, r.Error = nil, nil
+		r.Progress, r.Result, r.Error = nil, nil, nil
 	}
 	l := &jobs.Lease{
 		ID: w.ask.LeaseID, JobID: en.ID, WorkerID: w.worker.id, RequestID: w.ask.RequestID, Units: en.Units,

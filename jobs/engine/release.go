@@ -330,9 +330,6 @@ func (e *Engine) end(en *entry, how jobs.State, code string, result, failure jso
 		r := en.Report()
 		r.Result, r.Error = result, failure
 	}
-	if how == jobs.Completed && en.Output != nil && en.Output.Error != nil && failure == nil {
-		en.Report().Error = nil
-	}
 	en.LeaseID = ""
 	ended := jobs.Event{LeaseID: l.ID, WorkerID: l.WorkerID, Code: code, Took: e.Now.Wall.Sub(l.IssuedAt)}
 	final, again := outcome(&en.Job, how, code)

@@ -13,6 +13,7 @@ var endTests = []serviceTest{
 	{name: "a job asked to stop is cancelled when its lease expires", run: cancelExpired, expires: true},
 	{name: "cancelling what has ended changes nothing", run: cancelEnded},
 	{name: "a failed job returns to its old place while it has attempts", run: retryKeepsPlace},
+	{name: "a job shows no result of an attempt before", run: lastResult},
 	{name: "a job that was not begun returns to its old place without an attempt", run: notBegun},
 	{name: "a job that will wait at its worker has nothing that waits with it", run: ahead},
 	{name: "a job whose worker dies before it begins returns without an attempt", run: aheadLost, expires: true},
@@ -94,6 +95,24 @@ func retryKeepsPlace(e *env) {
 	e.complete(g, jobs.Failed)
 	e.expect(first, jobs.Failed)
 	e.grantOf(second, ask("w"))
+}
+
+// Promise S-393.
+func lastResult(e *env) {
+	id := e.submit(attempts(2), backoff(0))
+	e.completeWith(e.grantOf(id, ask("w")), jobs.Completion{Status: jobs.Failed, Result: []byte("1"), Error: []byte("2")})
+	if o := e.expect(id, jobs.Queued).Job.Output; o == nil || string(o.Result)+string(o.Error) != "12" {
+		e.Errorf("of the first attempt it shows %+v", o)
+	}
+	shown := func(s jobs.State) {
+		if o := e.expect(id, s).Job.Output; o != nil && (o.Result != nil || o.Error != nil) {
+			e.Errorf("when the second attempt is %s it shows %s and %s", s, o.Result, o.Error)
+		}
+	}
+	g := e.grantOf(id, ask("w"))
+	shown(jobs.Leased)
+	e.complete(g, jobs.Completed)
+	shown(jobs.Completed)
 }
 
 func notBegun(e *env) {
