@@ -321,15 +321,17 @@ func beatsWithoutStore(r *restarts) {
 	r.complete(g, jobs.Completed)
 }
 
+// Promise S-394.
 func retention(r *restarts) {
 	r.o.Keep, r.o.KeepMost = 24*time.Hour, 3
 	r.kill(0)
 	var all []string
 	for range 5 {
 		all = append(all, r.submit())
-		r.complete(r.grant(ask("w")), jobs.Completed)
+		r.complete(r.grant(ask("w", request(all[len(all)-1]))), jobs.Completed)
 	}
 	time.Sleep(2 * time.Minute)
+	r.deny(jobs.DeniedEligible, ask("w", request(all[0])))
 	if got := ids(r.list(jobs.Filter{})); len(got) != 3 || slices.Contains(got, all[1]) || !slices.Contains(got,
 		all[2]) {
 		r.Errorf("kept are %v of %v", got, all)

@@ -104,11 +104,14 @@ func (m *Manager) Request(ctx context.Context, a jobs.Request) (g jobs.Grant, er
 func (m *Manager) granted(ctx context.Context, r any, g *jobs.Grant) error {
 	answer := r.(jobs.Grant)
 	if answer.Denied == nil && answer.Job.State == "" { // granted before, and the job has ended
-		r, err := m.store.Ended(ctx, answer.Job.ID)
-		if err != nil {
+		switch r, err := m.store.Ended(ctx, answer.Job.ID); {
+		case errors.Is(err, jobs.ErrJobNotFound): // a request that is refused would end workers
+			answer = jobs.Grant{Denied: &jobs.Denial{Code: jobs.DeniedEligible, Reason: "the job of this request is forgotten", RetryAfter: engine.LockRetry}}
+		case err != nil:
 			return err
+		default:
+			answer.Job = r.Job
 		}
-		answer.Job = r.Job
 	}
 	// A process may have stood still for long between taking the locks and granting the job.
 	if l := &answer.Lease; answer.Job.State == jobs.Leased && answer.Job.LeaseID == l.ID && m.locks != nil && !m.opts.OneStore && !m.locks.kept(ctx, l) {
