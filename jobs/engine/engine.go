@@ -79,6 +79,7 @@ type Engine struct {
 	kept      int                   // units of these
 	reserved  reservation
 	claimant  claimant
+	host      host
 	locked    map[*line]bool // closed because a lock is taken
 	leases    map[string]*entry
 	leased    int      // units
@@ -385,6 +386,9 @@ func (e *Engine) Next() time.Duration {
 	if r := &e.reserved; r.job != nil && len(e.waiting) > 0 {
 		consider(plus(r.since, e.cfg.ReserveLimit))
 		consider(r.lapses)
+	}
+	if h := &e.host; h.job != nil && len(e.waiting) > 0 {
+		consider(min(plus(h.since, e.cfg.ReserveLimit), plus(h.worker.seen, jobs.SeenFor)))
 	}
 	if c := &e.claimant; c.job != nil && !c.job.pending {
 		consider(min(plus(c.since, e.cfg.ReserveLimit), c.lapses))

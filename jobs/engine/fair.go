@@ -70,7 +70,7 @@ func (e *Engine) fairest(among map[string]*profile) *entry {
 		if len(p.asks) == 0 || p.ahead && e.best(p) == nil {
 			continue
 		}
-		if r.job != nil && e.fits(r.job.line.group, p) && p.takes(r.job.line.group) {
+		if r.job != nil && e.fits(r.job.line.group, p) && p.takes(r.job.line.group) && e.lets(p, r.job) {
 			return r.job
 		}
 		for _, g := range e.groups {
@@ -79,7 +79,7 @@ func (e *Engine) fairest(among map[string]*profile) *entry {
 			}
 			for _, l := range g.open.All() {
 				c, t := l.head(), l.tenant.served
-				if r.job != nil && !c.Before(&r.job.Job) && !r.allows(g.units, l.runtime) {
+				if r.job != nil && !c.Before(&r.job.Job) && !r.allows(g.units, l.runtime) || !e.lets(p, c) {
 					continue
 				}
 				if was := first[l.class]; was == nil || t < least[l.class] || t == least[l.class] && c.Before(&was.Job) {

@@ -327,7 +327,7 @@ func (e *Engine) best(p *profile) *entry {
 		if !e.fits(g, p) {
 			continue
 		}
-		if c := e.reserved.first(g.open); c != nil && (best == nil || c.Before(&best.Job)) {
+		if c := e.reserved.first(g.open); c != nil && (best == nil || c.Before(&best.Job)) && e.lets(p, c) {
 			best = c
 		}
 	}
@@ -342,6 +342,11 @@ func (e *Engine) fits(g *group, p *profile) bool {
 	return g.units <= e.free() && p.could(g) && (p.ahead || !g.unique || slices.ContainsFunc(p.asks, (*waiter).idle))
 }
 
+// lets reports whether a request of the profile, if it fits, may be granted the job, as far as its worker is kept for another.
+func (e *Engine) lets(p *profile, en *entry) bool {
+	return e.host.job == nil || slices.ContainsFunc(p.asks, func(w *waiter) bool { return (p.ahead || !en.Unique || w.idle()) && e.host.lets(w, en) })
+}
+
 // receiver returns the request that arrived first among those whose worker may take the job: one whose worker begins at
 // once, if there is any.
 func (e *Engine) receiver(among map[string]*profile, en *entry) *waiter {
@@ -350,7 +355,7 @@ func (e *Engine) receiver(among map[string]*profile, en *entry) *waiter {
 		if !p.takes(en.line.group) || p.ahead && e.best(p) == nil {
 			continue
 		}
-		i := slices.IndexFunc(p.asks, func(w *waiter) bool { return !en.Unique || w.worker.busy == 0 })
+		i := slices.IndexFunc(p.asks, func(w *waiter) bool { return (!en.Unique || w.idle()) && e.host.lets(w, en) })
 		if i >= 0 && (first == nil || first.profile.ahead && !p.ahead || first.profile.ahead == p.ahead && p.asks[i].arrival < first.arrival) {
 			first = p.asks[i]
 		}

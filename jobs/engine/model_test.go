@@ -98,6 +98,10 @@ type model struct {
 	reserved *mJob
 	since    time.Duration
 	rest     time.Duration
+	host     *mJob         // that a worker is kept for
+	hosting  string        // the worker
+	hosted   time.Duration // since then
+	hostRest time.Duration // none is looked for before
 	claimant *mJob         // whose turn it is at its locks
 	idle0    time.Duration // one of these has been idle since then
 	lockRest time.Duration // there is none before
@@ -819,6 +823,60 @@ func lineOf(j *mJob) string {
 }
 
 func (m *model) reserve() {
+	m.keepCapacity()
+	m.keepWorker()
+}
+
+// keepWorker keeps the worker that has the fewest leases for the first job that wants one with none.
+func (m *model) keepWorker() {
+	if j := m.host; j != nil {
+		switch w := m.workers[m.hosting]; {
+		case m.now.Mono >= m.hosted+m.cfg.ReserveLimit:
+			m.host, m.hostRest = nil, m.now.Mono+m.cfg.ReserveLimit
+		case j.state != jobs.Queued || !j.runnable || !j.open || m.now.Mono >= w.at+jobs.SeenFor || !m.could(w.by, j):
+			m.host = nil
+		}
+	}
+	if m.host != nil || m.cfg.ReserveAfter < 0 || m.now.Mono < m.hostRest {
+		return
+	}
+	seen := map[string]bool{}
+	for _, j := range m.queue() {
+		head := !seen[j.line]
+		seen[j.line] = true
+		if !head || !j.Unique || m.now.Mono < plus(max(j.ready, j.opened), m.cfg.ReserveAfter) || j != m.reserved && (j.Units > m.free() || !m.behind(j)) {
+			continue
+		}
+		least, leases := "", 0
+		for name, w := range m.workers {
+			if w.by == nil || w.at+jobs.SeenFor <= m.now.Mono || !m.could(w.by, j) {
+				continue
+			}
+			n := 0
+			for _, l := range m.leases {
+				if l.worker == name {
+					n++
+				}
+			}
+			if least == "" || n < leases || n == leases && name < least {
+				least, leases = name, n
+			}
+		}
+		if leases > 0 {
+			m.host, m.hosting, m.hosted = j, least, m.now.Mono
+			return
+		}
+	}
+	m.hostRest = m.now.Mono + LockRetry
+}
+
+// kept reports whether the worker is kept for a job that is before this one.
+func (m *model) kept(worker string, j *mJob) bool {
+	h := m.host
+	return h != nil && m.hosting == worker && (h.ord < j.ord || h.ord == j.ord && h.seq < j.seq)
+}
+
+func (m *model) keepCapacity() {
 	m.keepLocks()
 	if j := m.reserved; j != nil {
 		switch {
@@ -913,7 +971,7 @@ func (m *model) match() {
 func (m *model) first(j *mJob) *mWait {
 	var ahead *mWait
 	for _, w := range m.waits {
-		if w.ask == nil || !m.takes(w.ask, j) || j.Unique && !m.idle(w.ask.WorkerID) {
+		if w.ask == nil || !m.takes(w.ask, j) || j.Unique && !m.idle(w.ask.WorkerID) || m.kept(w.ask.WorkerID, j) {
 			continue
 		}
 		if !w.ask.Ahead {
@@ -1043,10 +1101,20 @@ func (m *model) waitingFor(j *mJob) string {
 	if j.Unique {
 		for name, w := range m.workers {
 			if w.by != nil && w.at+jobs.SeenFor > m.now.Mono && m.could(w.by, j) && m.idle(name) {
-				return "no_worker"
+				return m.noWorker(j)
 			}
 		}
 		return "unique"
+	}
+	return m.noWorker(j)
+}
+
+// noWorker says why nobody who asks was granted the job.
+func (m *model) noWorker(j *mJob) string {
+	for _, w := range m.waits {
+		if w.ask != nil && m.kept(w.ask.WorkerID, j) && m.could(m.workers[m.hosting].by, j) {
+			return "reserved_for:" + m.host.id
+		}
 	}
 	return "no_worker"
 }
@@ -1061,7 +1129,7 @@ func (m *model) restart(now Instant, running map[string]bool) {
 	m.now = Instant{Wall: now.Wall.UTC().Truncate(time.Millisecond), Mono: now.Mono}
 	m.offset, m.clockAt = m.now.Wall.Sub(time.Unix(0, 0))-now.Mono, now.Mono
 	m.served, m.virtual = map[string]int64{}, map[jobs.Priority]int64{}
-	m.waits, m.workers, m.reserved, m.rest, m.claimant, m.lockRest, m.search = nil, map[string]*mSeen{}, nil, 0, nil, 0, 0
+	m.waits, m.workers, m.reserved, m.rest, m.claimant, m.lockRest, m.search, m.host, m.hostRest = nil, map[string]*mSeen{}, nil, 0, nil, 0, 0, nil, 0
 	for _, l := range m.leases {
 		m.heard(l.worker, nil)
 		l.expires = now.Mono + m.cfg.TTL + m.cfg.Grace

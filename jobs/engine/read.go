@@ -84,7 +84,7 @@ func (e *Engine) view(en *entry) jobs.View {
 
 // waitingFor says why a queued job was not handed out, by the rules that hand out.
 func (e *Engine) waitingFor(en *entry) string {
-	l, r := en.line, &e.reserved
+	l, r, h := en.line, &e.reserved, &e.host
 	switch {
 	case e.frozen[""] || e.frozen[en.Type]:
 		return jobs.WaitingFrozen
@@ -104,6 +104,8 @@ func (e *Engine) waitingFor(en *entry) string {
 		return jobs.WaitingReserved + r.job.ID
 	case l.group.unique && !e.anyIdle(l):
 		return jobs.WaitingUnique
+	case h.job != nil && h.job.Before(&en.Job) && h.worker.asks > 0 && h.worker.profile.could(l.group):
+		return jobs.WaitingReserved + h.job.ID
 	}
 	return jobs.WaitingWorker // there is one, but it does not ask
 }

@@ -1,9 +1,10 @@
 package engine
 
-// What is kept for a job that would starve: capacity, because smaller ones take what becomes free, or its locks, because others take
-// one of them whenever another is free.
+// What is kept for a job that would starve: capacity, because smaller ones take what becomes free, its locks, because others take
+// one of them whenever another is free, or a worker, because each has other jobs all the time.
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -51,6 +52,7 @@ func (e *Engine) reserve() {
 	if r.job != nil {
 		e.foresee()
 	}
+	e.keepWorker()
 }
 
 // startReservation looks for a job that deserves one: the first in order that does not fit though it could, has been
@@ -122,6 +124,69 @@ func (r *reservation) first(h *heap.Heap[*line]) *entry {
 		}
 	}
 	return first
+}
+
+// host is the worker that gets nothing that comes behind a job which wants one without a lease, until it is that.
+type host struct {
+	job    *entry // nil without one
+	worker *worker
+	since  time.Duration
+	rest   time.Duration // none is looked for before
+}
+
+// lets reports whether a request may be granted the job, as far as its worker is kept for another.
+func (h *host) lets(w *waiter, en *entry) bool {
+	return h.job == nil || w.worker != h.worker || !h.job.Before(&en.Job)
+}
+
+// keepWorker brings the host up to date.
+func (e *Engine) keepWorker() {
+	h, now := &e.host, e.Now.Mono
+	if h.job != nil {
+		switch l := h.job.line; {
+		case now >= plus(h.since, e.cfg.ReserveLimit):
+			h.job, h.rest = nil, plus(now, e.cfg.ReserveLimit)
+		case l == nil || l.closed != "" || now >= plus(h.worker.seen, jobs.SeenFor) || !h.worker.profile.could(l.group):
+			h.job = nil
+		}
+		e.wake = e.wake || h.job == nil
+	}
+	if h.job != nil || e.cfg.ReserveAfter < 0 || now < h.rest {
+		return
+	}
+	for _, g := range e.groups {
+		if !g.unique {
+			continue
+		}
+		for _, l := range g.open.All() {
+			head := l.head()
+			if h.job != nil && !head.Before(&h.job.Job) || now < plus(max(head.since, l.since), e.cfg.ReserveAfter) || !e.grantable(l) {
+				continue
+			}
+			if w := e.leastBusy(g); w != nil && w.busy > 0 {
+				h.job, h.worker, h.since = head, w, now
+			}
+		}
+	}
+	if h.job == nil {
+		h.rest = plus(now, LockRetry)
+	}
+}
+
+// grantable reports whether the first job of the line would be granted if there were a worker for it, or has the reservation.
+func (e *Engine) grantable(l *line) bool {
+	r, head := &e.reserved, l.head()
+	return r.job == head || l.group.units <= e.free() && (r.job == nil || head.Before(&r.job.Job) || r.allows(l.group.units, l.runtime))
+}
+
+// leastBusy returns the worker with the fewest leases of those that could take jobs of the group and count as there, or nil.
+func (e *Engine) leastBusy(g *group) (least *worker) {
+	for w := range e.takers(g) {
+		if least == nil || cmp.Or(cmp.Compare(w.busy, least.busy), cmp.Compare(w.id, least.id)) < 0 {
+			least = w
+		}
+	}
+	return least
 }
 
 // claimant is the job whose turn it is at its locks: the first in order of those that have waited for them for long enough. No

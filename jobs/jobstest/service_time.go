@@ -15,6 +15,7 @@ var bubbleTests = []serviceTest{
 	{name: "a heartbeat that waits is answered when its time is up", run: beatWaitToTheMoment},
 	{name: "heartbeats keep a lease for as long as they come", run: beatsKeepLease},
 	{name: "an attempt fails at its maximum runtime, heartbeats or not", run: runtimeIsBounded},
+	{name: "a unique job gets a worker that would have others all the time", run: uniqueHasItsTurn},
 	{name: "old jobs are cleaned up", run: cleanupForgetsOld},
 }
 
@@ -98,6 +99,36 @@ func runtimeIsBounded(e *env) {
 		string(v.Job.Output.Error) != `"max_runtime_exceeded"` {
 		e.Errorf("job ended as %+v", v.Job)
 	}
+}
+
+// Promise S-395.
+func uniqueHasItsTurn(e *env) {
+	e.submit()
+	held := e.grant(ask("w"))
+	only := e.submit(unique)
+	next := func(worker string, want string) {
+		e.Helper()
+		g := e.grantOf(want, ask(worker))
+		e.complete(held, jobs.Completed)
+		held = g
+	}
+	for range 10 { // within the time that it may be passed over
+		next("w", e.submit())
+		time.Sleep(10 * time.Second)
+	}
+	time.Sleep(30 * time.Second)
+	behind, before := e.submit(kind("other")), e.submit(class(jobs.High))
+	next("w", before)
+	d := e.background(e.within(), ask("w", waiting(10*time.Second)))
+	time.Sleep(time.Second)
+	e.waitsFor(only, jobs.WaitingUnique)
+	e.waitsFor(behind, jobs.WaitingReserved+only)
+	if g := e.answer(d); g.Denied == nil {
+		e.Errorf("beside its lease the worker was granted %+v", g.Job)
+	}
+	e.grantOf(behind, ask("v", types("other")))
+	e.complete(held, jobs.Completed)
+	e.grantOf(only, ask("w"))
 }
 
 func cleanupForgetsOld(e *env) {
