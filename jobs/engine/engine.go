@@ -91,6 +91,7 @@ type Engine struct {
 	mostTenants int      // of them before they are looked through
 	keyed       int      // lines with a fairness key
 	virtual     [4]int64 // time of the tenant that was served last, by class
+	joins       [4]int64 // its time after that, at which others join
 
 	workers  map[string]*worker
 	heard    list.List          // of *worker, last comes first

@@ -1,8 +1,9 @@
 package engine
 
 // Turns: among jobs of one class, keys are served in turn, whoever has many jobs queued or came first. Each key has a
-// virtual time, which is raised by the units of each of its jobs that is granted; the least one is next. A key that comes
-// back, or could not be served, has nothing to make up for: it goes on where the last one was served.
+// virtual time, which is raised by the units of each of its jobs that is granted; the least one is next. A key that could
+// not be served has nothing to make up for: it goes on where the last one was served. One that comes, or comes back, does behind that: else
+// keys that are new all the time would keep the others waiting for ever.
 
 // turn is a fairness key within a class; the empty key stands for jobs without.
 type turn struct {
@@ -37,7 +38,7 @@ func (e *Engine) join(l *line) {
 	}
 	l.tenant = t
 	if t.lines == 0 {
-		t.served = max(t.served, e.virtual[l.class])
+		t.served = max(t.served, e.joins[l.class])
 	}
 	if t.lines++; l.fair != "" {
 		e.keyed++
@@ -57,6 +58,7 @@ func (e *Engine) charge(en *entry) {
 	if t := e.tenants[turn{class, en.Extras().Fair}]; t != nil {
 		e.virtual[class] = max(e.virtual[class], t.served)
 		t.served = e.virtual[class] + int64(en.Units)
+		e.joins[class] = t.served
 	}
 }
 

@@ -58,6 +58,29 @@ func TestTenThousandJobsOfOneKeyDoNotStarveAnothersTen(t *testing.T) {
 	}
 }
 
+// Promise S-396.
+func TestKeysThatAreNewAllTheTimeKeepNoOtherWaiting(t *testing.T) {
+	w := newWorld(t, jobs.Config{})
+	w.do(Freeze{Type: "frozen", Frozen: true})
+	w.submit("never", keyed("never", 1, jobs.Normal), func(s *jobs.Spec) { s.Type = "frozen" })
+	for i := range 20 {
+		w.submit(fmt.Sprint("old ", i), keyed("old", 3, jobs.Normal))
+	}
+	total, old, served := 0, 0, 0
+	for i := range 60 {
+		if served == 0 { // what was served was the new one, and there is another
+			w.submit(fmt.Sprint("new ", i), keyed(fmt.Sprint("new ", i), 1, jobs.Normal))
+		}
+		units, _ := w.serve(1)
+		served = units["old"]
+		old += served
+		total += max(served, 1)
+	}
+	if old < total/2-3 || old > total/2+3 { // at each moment there are two keys with jobs
+		t.Errorf("of %d units that were served, %d were of the key that has waited", total, old)
+	}
+}
+
 func TestAKeyHasNothingToMakeUpFor(t *testing.T) {
 	w := newWorld(t, jobs.Config{})
 	w.do(Freeze{Type: "frozen", Frozen: true})

@@ -27,7 +27,7 @@ func Load(cfg jobs.Config, l jobs.Changes, source string, now Instant) *Engine {
 	for _, t := range e.tenants { // they begin anew
 		t.served = 0
 	}
-	e.virtual = [4]int64{}
+	e.virtual, e.joins = [4]int64{}, [4]int64{}
 	return e
 }
 

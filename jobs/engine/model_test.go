@@ -93,6 +93,7 @@ type model struct {
 	rates    map[string]mRate
 	served   map[string]int64        // units, by class and fairness key
 	virtual  map[jobs.Priority]int64 // what the key had that was served last
+	joins    map[jobs.Priority]int64 // what it has then, and who joins
 	doomed   []*mJob                 // to be cancelled in this turn
 	draining bool
 	reserved *mJob
@@ -121,7 +122,7 @@ type mRate struct {
 func newModel(cfg jobs.Config) *model {
 	return &model{
 		cfg: cfg.WithDefaults(), workers: map[string]*mSeen{}, keys: map[string]*mKey{},
-		answered: map[string]*mAnswer{}, frozen: map[string]bool{}, rates: map[string]mRate{}, served: map[string]int64{}, virtual: map[jobs.Priority]int64{}, events: map[jobs.EventType]int{}, ended: map[jobs.State]int{},
+		answered: map[string]*mAnswer{}, frozen: map[string]bool{}, rates: map[string]mRate{}, served: map[string]int64{}, virtual: map[jobs.Priority]int64{}, joins: map[jobs.Priority]int64{}, events: map[jobs.EventType]int{}, ended: map[jobs.State]int{},
 	}
 }
 
@@ -477,7 +478,7 @@ func (m *model) obstacle(j *mJob) string {
 // newlyIn opens or closes a job that has become runnable.
 func (m *model) newlyIn(j *mJob) {
 	if !slices.ContainsFunc(m.jobs, func(o *mJob) bool { return o != j && m.inLine(o) && o.turn() == j.turn() }) {
-		m.served[j.turn()] = max(m.served[j.turn()], m.virtual[j.Priority])
+		m.served[j.turn()] = max(m.served[j.turn()], m.joins[j.Priority])
 	}
 	j.open, j.opened = !m.closed(j), -Never
 }
@@ -1010,6 +1011,7 @@ func (m *model) grant(w *mWait, j *mJob) {
 	j.lease = l
 	m.virtual[j.Priority] = max(m.virtual[j.Priority], m.served[j.turn()])
 	m.served[j.turn()] = m.virtual[j.Priority] + int64(j.Units)
+	m.joins[j.Priority] = m.served[j.turn()]
 	m.leases = append(m.leases, l)
 	for name, limit := range j.Extras().Limits {
 		if limit.Starts > 0 {
@@ -1128,7 +1130,7 @@ func (m *model) backoff(j *mJob) time.Duration {
 func (m *model) restart(now Instant, running map[string]bool) {
 	m.now = Instant{Wall: now.Wall.UTC().Truncate(time.Millisecond), Mono: now.Mono}
 	m.offset, m.clockAt = m.now.Wall.Sub(time.Unix(0, 0))-now.Mono, now.Mono
-	m.served, m.virtual = map[string]int64{}, map[jobs.Priority]int64{}
+	m.served, m.virtual, m.joins = map[string]int64{}, map[jobs.Priority]int64{}, map[jobs.Priority]int64{}
 	m.waits, m.workers, m.reserved, m.rest, m.claimant, m.lockRest, m.search, m.host, m.hostRest = nil, map[string]*mSeen{}, nil, 0, nil, 0, 0, nil, 0
 	for _, l := range m.leases {
 		m.heard(l.worker, nil)

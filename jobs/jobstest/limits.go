@@ -109,7 +109,7 @@ func keysTakeTurns(e *env) {
 		}
 		e.complete(g, jobs.Completed)
 	}
-	const want = "many many many many high few  many few many few many many "
+	const want = "many many many many high many few  many few many few many "
 	if served[:len(want)] != want {
 		e.Errorf("served were %q", served)
 	}
