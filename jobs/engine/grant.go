@@ -393,9 +393,10 @@ func (e *Engine) grant(w *waiter, en *entry, locks map[string]uint64) {
 			en.ReadyAt = e.Now.Wall.Add(en.since - e.Now.Mono).Truncate(time.Millisecond)
 		}
 	}
-	if o := en.Output; o != nil && (o.Progress != nil || o.Result != nil || o.Error != nil) { // of an attempt before
-		r := en.Report()
-		r.Progress, r.Result, r.Error = nil, nil, nil
+	if o := en.Output; o != nil { // what is not the attempt's before
+		if en.Output = nil; o.Message != "" || o.Metrics != nil || o.Checkpoint != nil || o.Printed > 0 {
+			en.Output = &jobs.Report{Message: o.Message, Metrics: o.Metrics, Checkpoint: o.Checkpoint, Printed: o.Printed}
+		}
 	}
 	l := &jobs.Lease{
 		ID: w.ask.LeaseID, JobID: en.ID, WorkerID: w.worker.id, RequestID: w.ask.RequestID, Units: en.Units,
