@@ -65,8 +65,9 @@ type mKey struct {
 }
 
 type mSeen struct {
-	at time.Duration
-	by *Request // what it said of itself last
+	at    time.Duration
+	by    *Request // what it said of itself last
+	asked time.Duration
 }
 
 type mAnswer struct {
@@ -600,7 +601,7 @@ func (m *model) heard(worker string, by *Request) {
 	w := m.workers[worker]
 	w.at = m.now.Mono
 	if by != nil {
-		w.by = by
+		w.by, w.asked = by, m.now.Mono
 	}
 }
 
@@ -848,7 +849,7 @@ func (m *model) keepWorker() {
 		if !head || !j.Unique || m.now.Mono < plus(max(j.ready, j.opened), m.cfg.ReserveAfter) || j != m.reserved && (j.Units > m.free() || !m.behind(j)) {
 			continue
 		}
-		least, leases := "", 0
+		least, leases, idle := "", 0, false
 		for name, w := range m.workers {
 			if w.by == nil || w.at+jobs.SeenFor <= m.now.Mono || !m.could(w.by, j) {
 				continue
@@ -859,11 +860,15 @@ func (m *model) keepWorker() {
 					n++
 				}
 			}
+			if w.asked+jobs.SeenFor <= m.now.Mono { // as if it had more leases than any
+				n += 1_000_000
+			}
+			idle = idle || m.idle(name)
 			if least == "" || n < leases || n == leases && name < least {
 				least, leases = name, n
 			}
 		}
-		if leases > 0 {
+		if least != "" && !idle {
 			m.host, m.hosting, m.hosted = j, least, m.now.Mono
 			return
 		}

@@ -163,7 +163,7 @@ func (e *Engine) keepWorker() {
 			if h.job != nil && !head.Before(&h.job.Job) || now < plus(max(head.since, l.since), e.cfg.ReserveAfter) || !e.grantable(l) {
 				continue
 			}
-			if w := e.leastBusy(g); w != nil && w.busy > 0 {
+			if w := e.leastBusy(g); w != nil && !e.anyIdle(l) {
 				h.job, h.worker, h.since = head, w, now
 			}
 		}
@@ -179,10 +179,12 @@ func (e *Engine) grantable(l *line) bool {
 	return r.job == head || l.group.units <= e.free() && (r.job == nil || head.Before(&r.job.Job) || r.allows(l.group.units, l.runtime))
 }
 
-// leastBusy returns the worker with the fewest leases of those that could take jobs of the group and count as there, or nil.
+// leastBusy returns the worker with the fewest leases of those that could take jobs of the group and count as there, or nil: one that asked
+// lately, if there is any, because others may be about to end.
 func (e *Engine) leastBusy(g *group) (least *worker) {
+	lately := func(w *worker) bool { return plus(w.asked, jobs.SeenFor) > e.Now.Mono }
 	for w := range e.takers(g) {
-		if least == nil || cmp.Or(cmp.Compare(w.busy, least.busy), cmp.Compare(w.id, least.id)) < 0 {
+		if least == nil || lately(w) && !lately(least) || lately(w) == lately(least) && cmp.Or(cmp.Compare(w.busy, least.busy), cmp.Compare(w.id, least.id)) < 0 {
 			least = w
 		}
 	}
