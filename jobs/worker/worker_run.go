@@ -14,6 +14,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
 )
@@ -251,17 +252,32 @@ func (r *Run) runLeft() time.Duration {
 	return time.Duration(r.runUntil.Load()) - min(r.margin(), r.Job.MaxRuntime/10) - r.w.o.Elapsed()
 }
 
-// call calls the handler, unless there is a reason already why it should stop.
-func (r *Run) call() (result any, err error) {
+// errExit is the failure of a handler that ended its goroutine.
+var errExit = errors.New("the handler did not return: it called runtime.Goexit")
+
+// call calls the handler, unless there is a reason already why it should stop, and encodes what it returns, which may panic, too.
+func (r *Run) call() (result jsontext.Value, err error) {
 	if err := r.Err(); err != nil {
 		return nil, err
 	}
-	defer func() {
-		if p := recover(); p != nil {
-			err = &panicError{fmt.Sprint(p), string(debug.Stack())}
+	err = errExit
+	var handler sync.WaitGroup
+	handler.Go(func() {
+		defer func() {
+			if p := recover(); p != nil {
+				result, err = nil, &panicError{fmt.Sprint(p), string(debug.Stack())}
+			}
+		}()
+		value, failure := r.w.handle(r.ctx, r)
+		if failure == nil {
+			result, failure = encoded(value)
+		} else {
+			failureJSON(failure)
 		}
-	}()
-	return r.w.handle(r.ctx, r)
+		err = failure
+	})
+	handler.Wait()
+	return result, err
 }
 
 // panicError is what is kept of a panic.
@@ -446,11 +462,8 @@ func (r *Run) sendReport() error {
 const completePatience = 10 * time.Minute
 
 // complete tells the service how the run ended. The cause is that of the context's end, before.
-func (r *Run) complete(result any, failure, cause error) {
-	c := jobs.Completion{Status: jobs.Completed}
-	if failure == nil {
-		c.Result, failure = encoded(result)
-	}
+func (r *Run) complete(result jsontext.Value, failure, cause error) {
+	c := jobs.Completion{Status: jobs.Completed, Result: result}
 	if failure != nil {
 		failure = forLocks(cause, failure)
 		c.Status, c.Error = jobs.Failed, failureJSON(failure)

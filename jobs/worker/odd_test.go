@@ -1,0 +1,47 @@
+package worker_test
+
+import (
+	"context"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/worker"
+)
+
+// absent is an error that panics when it is asked what it says, as one does whose pointer is nil.
+type absent struct{ text string }
+
+func (a *absent) Error() string { return a.text }
+
+// broken is a result, and an error, that panics when it is encoded.
+type broken struct{}
+
+func (broken) Error() string                { return "broken" }
+func (broken) MarshalJSON() ([]byte, error) { panic("no JSON today") }
+
+// Promises S-85 and S-410.
+func TestAHandlerThatEndsOddlyFailsItsJobAndNothingElse(t *testing.T) {
+	ends := map[string]func() (any, error){
+		"exit":   func() (any, error) { runtime.Goexit(); return nil, nil },
+		"nil":    func() (any, error) { var a *absent; return nil, a },
+		"result": func() (any, error) { return broken{}, nil },
+		"error":  func() (any, error) { return nil, broken{} },
+		"panic":  func() (any, error) { panic(new(absent)) },
+	}
+	h := func(_ context.Context, r *worker.Run) (any, error) { return ends[r.Job.Type]() }
+	bubble(t, jobs.Config{}, worker.WorkerOptions{}, h, func(t *testing.T, s *shop) {
+		for end, says := range map[string]string{"exit": "Goexit", "nil": "nil pointer", "result": "no JSON today", "error": "no JSON today", "panic": "panic"} {
+			id := submit(t, s.m, func(spec *jobs.Spec) { spec.Type = end })
+			time.Sleep(time.Second)
+			if v := s.is(id, jobs.Failed); v.Job.Output == nil || !strings.Contains(string(v.Job.Output.Error), says) {
+				t.Errorf("%s: the job says %+v", end, v.Job.Output)
+			}
+		}
+		if took := s.end(); took > time.Second {
+			t.Errorf("the worker drained in %v", took)
+		}
+	})
+}
