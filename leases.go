@@ -43,12 +43,15 @@ func (k *Locker) AcquireAll(ctx context.Context, names []string, o Options) (Lea
 			o.Wait = max(wait-time.Since(begun), time.Nanosecond)
 		}
 		l, err := k.acquire(ctx, k.claim(ctx, name, o), o)
+		if err == nil {
+			leases, o.Within = append(leases, l), append(slices.Clip(o.Within), l.id) // which is released only after the next
+			err = leases.Err()                                                        // an earlier one may have been lost meanwhile
+		}
 		if err != nil {
 			undo, done := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 			defer done()
 			return nil, errors.Join(err, leases.Release(undo))
 		}
-		leases, o.Within = append(leases, l), append(slices.Clip(o.Within), l.id) // which is released only after the next
 	}
 	return leases, nil
 }

@@ -101,7 +101,7 @@ func (o Options) withDefaults(d Options) (Options, error) {
 		}
 		o.Margin = cmp.Or(o.Margin, margin(o.MaxHold))
 		o.Interval = cmp.Or(o.Interval, DefaultInterval)
-		return o, nil
+		return o, o.lasts()
 	}
 	if o.TTL == usual {
 		o.Interval, o.Margin = cmp.Or(o.Interval, d.Interval), cmp.Or(o.Margin, d.Margin)
@@ -116,7 +116,15 @@ func (o Options) withDefaults(d Options) (Options, error) {
 		return o, invalid("heartbeats every %v cannot keep a lock with a TTL of %v: the interval must be below %v, "+
 			"which the margin of %v and the drift of clocks leave", o.Interval, o.TTL, usable, o.Margin)
 	}
-	return o, nil
+	return o, o.lasts()
+}
+
+// lasts returns an error if a lease would be lost as soon as it is granted.
+func (o Options) lasts() error {
+	if o.MaxHold > 0 && Usable(o.MaxHold, o.Margin) <= 0 {
+		return invalid("a hold of at most %v would be over at once, with a margin of %v", o.MaxHold, o.Margin)
+	}
+	return nil
 }
 
 // margin is the default margin of a hold that lives so long.

@@ -79,6 +79,7 @@ func TestTimesThatCannotKeepALockAreRefused(t *testing.T) {
 	for _, o := range []lokt.Options{
 		{Interval: lokt.DefaultTTL}, {Interval: time.Minute}, {TTL: time.Second, Interval: time.Second}, {TTL: time.Second, Margin: time.Second},
 		{Interval: -1}, {Margin: -1}, {Interval: 1}, {TTL: lokt.NoTTL, Interval: time.Millisecond - 1}, {TTL: time.Second, Interval: 960 * time.Millisecond},
+		{TTL: time.Minute, Margin: 10 * time.Second, MaxHold: 10 * time.Second}, {TTL: lokt.NoTTL, Margin: time.Second, MaxHold: time.Second},
 	} {
 		if _, err := lokt.NewLocker(s, lokt.Owner{}, lokt.LockerOptions{Defaults: o}); !errors.Is(err, lokt.ErrInvalid) {
 			t.Errorf("a locker with %+v: %v", o, err)
@@ -264,6 +265,32 @@ func TestAcquireAllTakesAllOrNone(t *testing.T) {
 		}
 		if err := all.Release(t.Context()); err != nil {
 			t.Error(err)
+		}
+		if locks, err := a.All(t.Context()); len(locks) != 0 || err != nil {
+			t.Errorf("left on record: %v, error %v", locks, err)
+		}
+	})
+}
+
+// Promises S-44 and S-411.
+func TestASetOfWhichALockWasLostMeanwhileIsNotHad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService()
+		a, b := newLocker(t, s, "a", lokt.Options{}), newLocker(t, s, "b", lokt.Options{})
+		y := acquire(t, b, "y", lokt.Options{})
+		done := make(chan error)
+		go func() {
+			_, err := a.AcquireAll(t.Context(), []string{"x", "y", "z"}, lokt.Options{Wait: time.Hour})
+			done <- err
+		}()
+		synctest.Wait()
+		if _, err := s.Release(t.Context(), lokt.Target{Name: "x", Force: true, Owner: lokt.Owner{ID: "admin"}}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(lokt.DefaultTTL)
+		release(t, y)
+		if err := <-done; !errors.Is(err, lokt.ErrLost) {
+			t.Errorf("x was lost while it waited for y, and all was had: %v", err)
 		}
 		if locks, err := a.All(t.Context()); len(locks) != 0 || err != nil {
 			t.Errorf("left on record: %v, error %v", locks, err)
