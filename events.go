@@ -48,6 +48,7 @@ const (
 	ExtraHeld      = "held_ms"   // how long a hold that was given back, or taken away, had lasted, in milliseconds
 	ExtraCleaned   = "cleaned"   // of a pruned hold: it was removed on request, not by a claim
 	ExtraTerms     = "terms"     // of a claim that shares, is a guard's, or has a priority: as TermsForm has it
+	ExtraHeard     = "heard"     // of what a Locker tells its observer and the store has told before
 	ExtraPassed    = "passed"    // of a grant: PublicIDs of the waiters that were away and came before
 )
 

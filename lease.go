@@ -310,7 +310,7 @@ func (l *Lease) notice() (news []Event) {
 		}
 	}
 	if y := l.holder.Yield; y != nil && !l.yielding {
-		news = append(news, Event{Type: EventPreempt, Extra: map[string]string{ExtraBy: y.To.String()}})
+		news = append(news, Event{Type: EventPreempt, Extra: map[string]string{ExtraBy: y.To.String(), ExtraHeard: "true"}})
 		l.yielding = true
 		close(l.yield)
 	}

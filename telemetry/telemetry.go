@@ -120,6 +120,9 @@ func (r *Recorder) observe(e *lokt.Event) {
 	if e.Type == lokt.EventAutoPrune && e.Extra[lokt.ExtraCleaned] != "" {
 		counter = StaleCleaned
 	}
+	if e.Extra[lokt.ExtraHeard] != "" { // the store's event counts
+		counter = ""
+	}
 	if counter != "" {
 		s.Counters[counter]++
 	}

@@ -248,6 +248,23 @@ func TestFailuresAndRefusalsOfRenewalsAreToldByOneSideEach(t *testing.T) {
 	})
 }
 
+func TestAPreemptionThatStoreAndLockerTellIsCountedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, telemetry.Options{})
+		for n, o := range []lokt.Options{{}, {TTL: lokt.NoTTL}} {
+			low := b.acquire(b.locker("low"), "x", o)
+			high := b.acquire(b.locker("high"), "x", lokt.Options{Priority: 1, Preempt: time.Second, Wait: time.Minute})
+			if !errors.Is(low.Err(), lokt.ErrLost) {
+				t.Errorf("the holder of low priority has not lost it: %v", low.Err())
+			}
+			b.release(high)
+			if got := b.rec.Counter(telemetry.PreemptionStarted); got != int64(n+1) {
+				t.Errorf("%d preemptions are %d by the counter", n+1, got)
+			}
+		}
+	})
+}
+
 // unreachable is a service that may be out of reach for renewals.
 type unreachable struct {
 	lokt.Service

@@ -15,7 +15,7 @@ const most = 42_000 + 3_500
 // budgets is how many lines that are no tests a package may have, with those below it that have no budget of their own.
 func budgets() map[string]int {
 	return map[string]int{
-		".":             4_721,
+		".":             4_722,
 		"jobs":          1_400,
 		"jobs/engine":   2_500,
 		"jobs/worker":   800,
@@ -35,7 +35,7 @@ func budgets() map[string]int {
 		"easy":     182,
 
 		"httpapi":   4_884,
-		"telemetry": 605, // with a bound on what a million leases cost
+		"telemetry": 608, // with a bound on what a million leases cost
 		"dashboard": 2_215,
 
 		"internal/cli":           7_956,
