@@ -150,19 +150,19 @@ func (s *Store) record(events []lokt.Event) (observe bool) {
 	return observe
 }
 
-// drain hands events to the observer until there are none.
+// drain hands events to the observer until there are none, or it panics.
 func (s *Store) drain() {
-	for {
-		s.mu.Lock()
-		if len(s.unseen) == 0 {
-			s.observing = false
-			s.mu.Unlock()
-			return
-		}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer func() { s.observing = false }()
+	for len(s.unseen) > 0 {
 		events := s.unseen[0]
 		s.unseen = s.unseen[1:]
-		s.mu.Unlock()
-		s.observe(events)
+		func() {
+			s.mu.Unlock()
+			defer s.mu.Lock()
+			s.observe(events)
+		}()
 	}
 }
 

@@ -200,3 +200,25 @@ func TestWatchingUnknownNamesLeavesNothingBehind(t *testing.T) {
 		}
 	})
 }
+
+func TestAnObserverThatPanicsOnceIsToldTheNextEvents(t *testing.T) {
+	told, panics := 0, true
+	s := memstore.NewWith(memstore.Options{Observe: func([]lokt.Event) {
+		if told++; panics {
+			panics = false
+			panic("no")
+		}
+	}})
+	change := func() {
+		defer func() { _ = recover() }()
+		_ = s.Update(t.Context(), "x", func(snap lokt.Snapshot) lokt.Change {
+			return lokt.Change{Lock: snap.Lock, Events: []lokt.Event{{Name: "x"}}}
+		})
+	}
+	if change(); told != 1 {
+		t.Fatalf("told %d", told)
+	}
+	if change(); told != 2 {
+		t.Errorf("after a panic the observer was told %d of 2 changes", told)
+	}
+}
