@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"math"
 	"runtime"
 	"strings"
 	"testing"
@@ -44,4 +45,18 @@ func TestAHandlerThatEndsOddlyFailsItsJobAndNothingElse(t *testing.T) {
 			t.Errorf("the worker drained in %v", took)
 		}
 	})
+}
+
+func TestLargeNumbersOfAWorkerKeepNoJobFromBeingDone(t *testing.T) {
+	for _, o := range []worker.WorkerOptions{{Margin: time.Hour}, {Prefetch: math.MaxInt}} {
+		h := func(_ context.Context, r *worker.Run) (any, error) {
+			time.Sleep(5 * time.Minute)
+			return nil, r.Err()
+		}
+		bubble(t, jobs.Config{}, o, h, func(t *testing.T, s *shop) {
+			id := submit(t, s.m)
+			time.Sleep(6 * time.Minute)
+			s.is(id, jobs.Completed)
+		})
+	}
 }

@@ -45,7 +45,7 @@ type WorkerOptions struct {
 	Prefetch int
 
 	// Margin is how long before its lease may expire a handler's context ends, beside what the drift of clocks takes; 0
-	// means a tenth of the lease's TTL, at most 5 s.
+	// means a tenth of the lease's TTL, at most 5 s. It is half of that TTL at most.
 	Margin time.Duration
 
 	// Wait is how long a request may wait at the service, and a heartbeat that listens for news; 0 means 20 s,
@@ -194,7 +194,7 @@ func (w *Worker) room(ctx context.Context) (most int, ahead bool, grown context.
 		w.mu.Lock()
 		n, units, grown := w.runs, w.units, w.grown
 		w.mu.Unlock()
-		if n < w.o.Concurrency+w.o.Prefetch && (w.o.Units == 0 || units < w.o.Units) {
+		if n-w.o.Concurrency < w.o.Prefetch && (w.o.Units == 0 || units < w.o.Units) {
 			return max(w.o.Units-units, 0), n >= w.o.Concurrency, grown, nil
 		}
 		select {

@@ -141,7 +141,7 @@ func (r *Run) life() time.Duration {
 }
 
 func (r *Run) margin() time.Duration {
-	return cmp.Or(r.w.o.Margin, min(r.life()/10, 5*time.Second))
+	return cmp.Or(min(r.w.o.Margin, r.life()/2), min(r.life()/10, 5*time.Second))
 }
 
 // every returns the time between two heartbeats: as the service proposes, spread, and well below the lease's life.
