@@ -48,9 +48,11 @@ func profileKey(a *jobs.Request) string {
 func (p *profile) takes(g *group) bool { return p.could(g) && (g.waits || !p.ahead) }
 
 // could reports whether a worker of the profile may take jobs of the shape once it has nothing else to do.
-func (p *profile) could(g *group) bool {
-	return g.units <= p.max && (len(p.types) == 0 || p.types[g.jobType]) &&
-		capable(p.capabilities, g.needed)
+func (p *profile) could(g *group) bool { return g.units <= p.max && p.suits(g) }
+
+// suits reports whether a worker of the profile may take jobs of the shape, as far as it does not depend on their size.
+func (p *profile) suits(g *group) bool {
+	return (len(p.types) == 0 || p.types[g.jobType]) && capable(p.capabilities, g.needed)
 }
 
 // waiter is a request for a lease, or a heartbeat, that is not answered yet.
@@ -79,6 +81,7 @@ type worker struct {
 	leases   int // active ones
 	busy     int // the same, and jobs that are kept for it
 	asks     int // that wait
+	widest   int // largest job that it asked for since it had no lease, in units
 	seen     time.Duration
 	asked    time.Duration
 	lastSeen time.Time
@@ -131,6 +134,10 @@ func (o Request) answer(e *Engine, id uint64) Reply {
 	}
 	e.see(w)
 	w.asked = e.Now.Mono
+	if w.busy == 0 {
+		w.widest = 0
+	}
+	w.widest = max(w.widest, w.profile.max)
 	if en := e.leases[o.LeaseID]; en != nil { // asked again, because it was not known whether its answer was stored
 		return Reply{Result: e.grantOf(en.Lease, en)}
 	}

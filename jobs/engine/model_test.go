@@ -68,6 +68,7 @@ type mSeen struct {
 	at    time.Duration
 	by    *Request // what it said of itself last
 	asked time.Duration
+	most  int // units that it asked for since it had no lease
 }
 
 type mAnswer struct {
@@ -601,7 +602,10 @@ func (m *model) heard(worker string, by *Request) {
 	w := m.workers[worker]
 	w.at = m.now.Mono
 	if by != nil {
-		w.by, w.asked = by, m.now.Mono
+		if w.by, w.asked = by, m.now.Mono; m.idle(worker) {
+			w.most = 0
+		}
+		w.most = max(w.most, cmp.Or(by.MaxUnits, math.MaxInt))
 	}
 }
 
@@ -835,7 +839,7 @@ func (m *model) keepWorker() {
 		switch w := m.workers[m.hosting]; {
 		case m.now.Mono >= m.hosted+m.cfg.ReserveLimit:
 			m.host, m.hostRest = nil, m.now.Mono+m.cfg.ReserveLimit
-		case j.state != jobs.Queued || !j.runnable || !j.open || m.now.Mono >= w.at+jobs.SeenFor || !m.could(w.by, j):
+		case j.state != jobs.Queued || !j.runnable || !j.open || m.now.Mono >= w.at+jobs.SeenFor || !m.alone(w, j):
 			m.host = nil
 		}
 	}
@@ -846,12 +850,12 @@ func (m *model) keepWorker() {
 	for _, j := range m.queue() {
 		head := !seen[j.line]
 		seen[j.line] = true
-		if !head || !j.Unique || m.now.Mono < plus(max(j.ready, j.opened), m.cfg.ReserveAfter) || j != m.reserved && (j.Units > m.free() || !m.behind(j)) {
+		if !head || m.now.Mono < plus(max(j.ready, j.opened), m.cfg.ReserveAfter) || j != m.reserved && (j.Units > m.free() || !m.behind(j)) {
 			continue
 		}
-		least, leases, idle := "", 0, false
+		least, leases, taken := "", 0, false
 		for name, w := range m.workers {
-			if w.by == nil || w.at+jobs.SeenFor <= m.now.Mono || !m.could(w.by, j) {
+			if w.by == nil || w.at+jobs.SeenFor <= m.now.Mono || !m.alone(w, j) {
 				continue
 			}
 			n := 0
@@ -863,17 +867,24 @@ func (m *model) keepWorker() {
 			if w.asked+jobs.SeenFor <= m.now.Mono { // as if it had more leases than any
 				n += 1_000_000
 			}
-			idle = idle || m.idle(name)
+			taken = taken || m.could(w.by, j) && (!j.Unique || m.idle(name))
 			if least == "" || n < leases || n == leases && name < least {
 				least, leases = name, n
 			}
 		}
-		if least != "" && !idle {
+		if least != "" && !taken && !m.idle(least) {
 			m.host, m.hosting, m.hosted = j, least, m.now.Mono
 			return
 		}
 	}
 	m.hostRest = m.now.Mono + LockRetry
+}
+
+// alone reports whether the worker could take the job if it had no lease.
+func (m *model) alone(w *mSeen, j *mJob) bool {
+	by := *w.by
+	by.MaxUnits = w.most
+	return m.could(&by, j)
 }
 
 // kept reports whether the worker is kept for a job that is before this one.

@@ -126,7 +126,8 @@ func (r *reservation) first(h *heap.Heap[*line]) *entry {
 	return first
 }
 
-// host is the worker that gets nothing that comes behind a job which wants one without a lease, until it is that.
+// host is the worker that gets nothing that comes behind a job which it could take only alone, until it is that: one that wants a worker without
+// a lease, or is larger than what the worker has left.
 type host struct {
 	job    *entry // nil without one
 	worker *worker
@@ -146,7 +147,7 @@ func (e *Engine) keepWorker() {
 		switch l := h.job.line; {
 		case now >= plus(h.since, e.cfg.ReserveLimit):
 			h.job, h.rest = nil, plus(now, e.cfg.ReserveLimit)
-		case l == nil || l.closed != "" || now >= plus(h.worker.seen, jobs.SeenFor) || !h.worker.profile.could(l.group):
+		case l == nil || l.closed != "" || now >= plus(h.worker.seen, jobs.SeenFor) || !h.worker.alone(l.group):
 			h.job = nil
 		}
 		e.wake = e.wake || h.job == nil
@@ -155,15 +156,15 @@ func (e *Engine) keepWorker() {
 		return
 	}
 	for _, g := range e.groups {
-		if !g.unique {
-			continue
-		}
 		for _, l := range g.open.All() {
 			head := l.head()
 			if h.job != nil && !head.Before(&h.job.Job) || now < plus(max(head.since, l.since), e.cfg.ReserveAfter) || !e.grantable(l) {
 				continue
 			}
-			if w := e.leastBusy(g); w != nil && !e.anyIdle(l) {
+			if e.takenUntil(l) > now && (!g.unique || e.anyIdle(l)) {
+				continue
+			}
+			if w := e.leastBusy(g); w != nil && w.busy > 0 {
 				h.job, h.worker, h.since = head, w, now
 			}
 		}
@@ -179,12 +180,19 @@ func (e *Engine) grantable(l *line) bool {
 	return r.job == head || l.group.units <= e.free() && (r.job == nil || head.Before(&r.job.Job) || r.allows(l.group.units, l.runtime))
 }
 
-// leastBusy returns the worker with the fewest leases of those that could take jobs of the group and count as there, or nil: one that asked
-// lately, if there is any, because others may be about to end.
+// alone reports whether the worker could take jobs of the group if it had no lease.
+func (w *worker) alone(g *group) bool {
+	return w.profile != nil && g.units <= w.widest && w.profile.suits(g)
+}
+
+// leastBusy returns the worker with the fewest leases of those that could take jobs of the group alone and count as there, or nil: one that
+// asked lately, if there is any, because others may be about to end.
 func (e *Engine) leastBusy(g *group) (least *worker) {
 	lately := func(w *worker) bool { return plus(w.asked, jobs.SeenFor) > e.Now.Mono }
-	for w := range e.takers(g) {
-		if least == nil || lately(w) && !lately(least) || lately(w) == lately(least) && cmp.Or(cmp.Compare(w.busy, least.busy), cmp.Compare(w.id, least.id)) < 0 {
+	for at := e.heard.Front(); at != nil && plus(at.Value.(*worker).seen, jobs.SeenFor) > e.Now.Mono; at = at.Next() {
+		w := at.Value.(*worker)
+		if w.alone(g) && (least == nil || lately(w) && !lately(least) ||
+			lately(w) == lately(least) && cmp.Or(cmp.Compare(w.busy, least.busy), cmp.Compare(w.id, least.id)) < 0) {
 			least = w
 		}
 	}

@@ -15,7 +15,7 @@ var bubbleTests = []serviceTest{
 	{name: "a heartbeat that waits is answered when its time is up", run: beatWaitToTheMoment},
 	{name: "heartbeats keep a lease for as long as they come", run: beatsKeepLease},
 	{name: "an attempt fails at its maximum runtime, heartbeats or not", run: runtimeIsBounded},
-	{name: "a unique job gets a worker that would have others all the time", run: uniqueHasItsTurn},
+	{name: "a job for a worker without others gets one that would have them all the time", run: aloneHasItsTurn},
 	{name: "old jobs are cleaned up", run: cleanupForgetsOld},
 }
 
@@ -102,33 +102,41 @@ func runtimeIsBounded(e *env) {
 }
 
 // Promise S-395.
-func uniqueHasItsTurn(e *env) {
-	e.submit()
-	held := e.grant(ask("w"))
-	only := e.submit(unique)
-	next := func(worker string, want string) {
-		e.Helper()
-		g := e.grantOf(want, ask(worker))
+func aloneHasItsTurn(e *env) {
+	for _, c := range []struct {
+		special func(*jobs.Spec)
+		left    int // units, beside a lease
+		why     string
+	}{{unique, 8, jobs.WaitingUnique}, {units(8), 6, jobs.WaitingWorker}} {
+		left := atMostUnits(c.left)
+		e.submit()
+		held := e.grant(ask("w", atMostUnits(8)))
+		alone := e.submit(c.special)
+		next := func(want string) {
+			e.Helper()
+			g := e.grantOf(want, ask("w", left))
+			e.complete(held, jobs.Completed)
+			held = g
+		}
+		for range 10 { // within the time that it may be passed over
+			next(e.submit())
+			time.Sleep(10 * time.Second)
+			e.beat(held)
+		}
+		time.Sleep(30 * time.Second)
+		behind, before := e.submit(kind("other")), e.submit(class(jobs.High))
+		next(before)
+		d := e.background(e.within(), ask("w", left, waiting(10*time.Second)))
+		time.Sleep(time.Second)
+		e.waitsFor(alone, c.why)
+		e.waitsFor(behind, jobs.WaitingReserved+alone)
+		if g := e.answer(d); g.Denied == nil {
+			e.Errorf("beside its lease the worker was granted %+v", g.Job)
+		}
+		e.complete(e.grantOf(behind, ask("v", types("other"))), jobs.Completed)
 		e.complete(held, jobs.Completed)
-		held = g
+		e.complete(e.grantOf(alone, ask("w", atMostUnits(8))), jobs.Completed)
 	}
-	for range 10 { // within the time that it may be passed over
-		next("w", e.submit())
-		time.Sleep(10 * time.Second)
-	}
-	time.Sleep(30 * time.Second)
-	behind, before := e.submit(kind("other")), e.submit(class(jobs.High))
-	next("w", before)
-	d := e.background(e.within(), ask("w", waiting(10*time.Second)))
-	time.Sleep(time.Second)
-	e.waitsFor(only, jobs.WaitingUnique)
-	e.waitsFor(behind, jobs.WaitingReserved+only)
-	if g := e.answer(d); g.Denied == nil {
-		e.Errorf("beside its lease the worker was granted %+v", g.Job)
-	}
-	e.grantOf(behind, ask("v", types("other")))
-	e.complete(held, jobs.Completed)
-	e.grantOf(only, ask("w"))
 }
 
 func cleanupForgetsOld(e *env) {
