@@ -877,7 +877,7 @@ func (m *model) keepWorker() {
 			return
 		}
 	}
-	m.hostRest = m.now.Mono + LockRetry
+	m.hostRest = m.now.Mono + hostRetry
 }
 
 // alone reports whether the worker could take the job if it had no lease.

@@ -135,6 +135,13 @@ type host struct {
 	rest   time.Duration // none is looked for before
 }
 
+// A job for a host is looked for after hostRetry again, among so many workers, times kinds of jobs, as take a few milliseconds: it may be other
+// kinds each time.
+const (
+	hostRetry = 10 * time.Second
+	mostLooks = 100_000
+)
+
 // lets reports whether a request may be granted the job, as far as its worker is kept for another.
 func (h *host) lets(w *waiter, en *entry) bool {
 	return h.job == nil || w.worker != h.worker || !h.job.Before(&en.Job)
@@ -155,12 +162,14 @@ func (e *Engine) keepWorker() {
 	if h.job != nil || e.cfg.ReserveAfter < 0 || now < h.rest {
 		return
 	}
+	looks := 0
 	for _, g := range e.groups {
 		for _, l := range g.open.All() {
 			head := l.head()
-			if h.job != nil && !head.Before(&h.job.Job) || now < plus(max(head.since, l.since), e.cfg.ReserveAfter) || !e.grantable(l) {
+			if looks > mostLooks || h.job != nil && !head.Before(&h.job.Job) || now < plus(max(head.since, l.since), e.cfg.ReserveAfter) || !e.grantable(l) {
 				continue
 			}
+			looks += len(e.workers)
 			if e.takenUntil(l) > now && (!g.unique || e.anyIdle(l)) {
 				continue
 			}
@@ -170,7 +179,7 @@ func (e *Engine) keepWorker() {
 		}
 	}
 	if h.job == nil {
-		h.rest = plus(now, LockRetry)
+		h.rest = plus(now, hostRetry)
 	}
 }
 
