@@ -11,6 +11,8 @@ import (
 	"runtime"
 	"sync"
 	"time"
+
+	"github.com/lokt-dev/lokt/internal/ahead"
 )
 
 // undoTimeout bounds how long a claim that its caller gave up may take to leave the store.
@@ -194,8 +196,11 @@ func (m *Manager) wait(ctx context.Context, c *Claim, begun, until time.Time, po
 			switch {
 			case !queued || s.turn(c, at) || !now.Before(refresh):
 				refresh = now.Add(WaitRefresh)
-				rule := c.rule(ctx, polled)
-				d, err := m.apply(ctx, c.Name, func(s Snapshot) *decision {
+				rule, change := c.rule(ctx, polled), ctx
+				if !queued { // it has been granted
+					change = ahead.Of(ctx)
+				}
+				d, err := m.apply(change, c.Name, func(s Snapshot) *decision {
 					if _, in := s.Lock.Holder(c.LeaseID); polled && !in {
 						if _, queued := s.Lock.Position(c.LeaseID); !queued {
 							return &decision{Change: Change{Lock: s.Lock}, err: ErrWithdrawn}
@@ -341,13 +346,13 @@ func (m *Manager) deadlock(ctx context.Context, c *Claim) []string {
 
 // Renew implements Service.
 func (m *Manager) Renew(ctx context.Context, r Renewal) (Holder, error) {
-	d := m.answer(ctx, r.Name, func(s Snapshot) *decision { return renew(s, r) })
+	d := m.answer(ahead.Of(ctx), r.Name, func(s Snapshot) *decision { return renew(s, r) })
 	return d.holder, d.err
 }
 
 // Release implements Service.
 func (m *Manager) Release(ctx context.Context, t Target) ([]Holder, error) {
-	d := m.answer(ctx, t.Name, func(s Snapshot) *decision { return release(s, t) })
+	d := m.answer(ahead.Of(ctx), t.Name, func(s Snapshot) *decision { return release(s, t) })
 	return d.ended, d.err
 }
 

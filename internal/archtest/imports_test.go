@@ -16,7 +16,7 @@ import (
 // whose package does not exist is harmless.
 func ours() map[string][]string {
 	table := map[string][]string{
-		".":             {"internal/glob", "internal/heap", "internal/rawjson"},
+		".":             {"internal/ahead", "internal/glob", "internal/heap", "internal/rawjson"},
 		"jobs":          {"."},
 		"jobs/engine":   {".", "internal/heap", "jobs"},
 		"jobs/manager":  {".", "internal/jitter", "jobs", "jobs/engine"},
@@ -27,7 +27,7 @@ func ours() map[string][]string {
 
 		"store/place":     {"internal/process"},
 		"store/memstore":  {".", "jobs"},
-		"store/filestore": {".", "lockfile", "internal/atomicfile", "internal/audit", "internal/jitter", "internal/kernel", "internal/vfs", "internal/process"},
+		"store/filestore": {".", "lockfile", "internal/ahead", "internal/atomicfile", "internal/audit", "internal/jitter", "internal/kernel", "internal/vfs", "internal/process"},
 		"store/sqlstore":  {".", "jobs", "internal/atomicfile", "internal/vfs", "store/place"},
 		"store/etcdstore": {".", "internal/renewed", "store/etcdstore/members", "store/place"},
 		"docs":            {},
@@ -48,6 +48,7 @@ func ours() map[string][]string {
 		"internal/quote":            {},
 		"internal/rawjson":          {},
 		"internal/glob":             {},
+		"internal/ahead":            {},
 		"internal/heap":             {},
 		"internal/jitter":           {},
 		"internal/kernel":           {".", "internal/audit", "internal/process", "internal/vfs", "lockfile"},

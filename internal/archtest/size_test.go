@@ -15,7 +15,7 @@ const most = 42_000 + 3_500
 // budgets is how many lines that are no tests a package may have, with those below it that have no budget of their own.
 func budgets() map[string]int {
 	return map[string]int{
-		".":             4_722,
+		".":             4_727,
 		"jobs":          1_400,
 		"jobs/engine":   2_500,
 		"jobs/worker":   800,
@@ -72,6 +72,7 @@ func budgets() map[string]int {
 		"internal/terraform":     160,
 		"internal/promtext":      110,
 		"internal/rawjson":       100,
+		"internal/ahead":         20,
 		"internal/heap":          80,
 		"internal/jitter":        20,
 		"internal/sim":           4_311, // a suite: lokt-sim, with a host for lock files, operators, crowds, and readers of events
@@ -103,7 +104,7 @@ func above() map[string]int {
 		"jobs/engine":      3_566, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, schedules and a bound on statistics, a worker for a job that wants one of its own: after.go, limits.go, fair.go, cron.go
 		"jobs/jobstest":    3_390, // with jobs that are leased ahead, jobs that run after others, limits on locks, turns, and schedules
 		"jobs/worker":      1_110, // with jobs that are leased ahead, and what is left of the maximum runtime
-		"store/filestore":  2350,  // with the seam for a simulated system, and what a lost fsync, and an entry that the loss of power brings back, may do
+		"store/filestore":  2370,  // with the seam for a simulated system, and what a lost fsync, and an entry that the loss of power brings back, may do
 		"store/memstore":   598,
 		"store/etcdstore":  1_725, // an attempt is kept until it is known what became of it
 		"store/sqlstore":   4_746, // with commits that wait for a standby, and files that do not belong to each other

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lokt-dev/lokt/internal/ahead"
 	"github.com/lokt-dev/lokt/internal/jitter"
 	"github.com/lokt-dev/lokt/internal/vfs"
 )
@@ -17,6 +18,7 @@ import (
 // shard lets one goroutine of this process at a time ask the kernel for a guard file.
 type shard struct {
 	free    chan struct{} // has one element while nobody is inside
+	next    chan struct{} // has one while nobody waits for that but changes that go ahead
 	entered atomic.Uint64 // counts those who got in
 }
 
@@ -24,20 +26,38 @@ func (s *Store) shard(n uint8) *shard {
 	s.shardsMu.Lock()
 	defer s.shardsMu.Unlock()
 	if s.shards[n] == nil {
-		s.shards[n] = &shard{free: make(chan struct{}, 1)}
-		s.shards[n].leave()
+		s.shards[n] = newShard()
 	}
 	return s.shards[n]
 }
 
+func newShard() *shard {
+	sh := &shard{free: make(chan struct{}, 1), next: make(chan struct{}, 1)}
+	sh.next <- struct{}{}
+	sh.leave()
+	return sh
+}
+
 func (sh *shard) leave() { sh.free <- struct{}{} }
 
-// enter makes the calling goroutine the only one of this process that uses the shard.
+// enter makes the calling goroutine the only one of this process that uses the shard. A change that goes ahead waits for one other
+// at most, besides those that go ahead, too.
 func (sh *shard) enter(p *patience) error {
+	if !ahead.Is(p.ctx) {
+		if err := sh.take(sh.next, p); err != nil {
+			return err
+		}
+		defer func() { sh.next <- struct{}{} }()
+	}
+	return sh.take(sh.free, p)
+}
+
+// take waits for what the channel has.
+func (sh *shard) take(c <-chan struct{}, p *patience) error {
 	for {
 		t := time.NewTimer(p.limit)
 		select {
-		case <-sh.free:
+		case <-c:
 			t.Stop()
 			return nil
 		case <-t.C:
