@@ -350,7 +350,22 @@ func (l *Lease) watch() {
 		l.beat.Renew, l.beat.paused = l.glance, false
 	}
 	l.k.keeper.keepUntil(l.beat, l.asked, l.deadline)
-	context.AfterFunc(l.ctx.Context, l.beat.halt)
+	context.AfterFunc(l.ctx.Context, func() {
+		l.beat.halt()
+		if l.Err() == nil { // the context that it was acquired with has ended, and it may never be released
+			l.forgetInTime()
+		}
+	})
+}
+
+// forgetInTime makes the Locker forget the lease when its time is up.
+func (l *Lease) forgetInTime() {
+	l.mu.Lock()
+	end := l.deadline
+	l.mu.Unlock()
+	if end < forever {
+		time.AfterFunc(end-l.k.keeper.now(), func() { l.k.forget(l) })
+	}
 }
 
 // StartHeartbeat renews the lease from now on, every Options.Interval, until it is lost, released or StopHeartbeat is called. Without
@@ -382,7 +397,7 @@ func (l *Lease) Beating() bool {
 	l.look()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.beating && l.cause == nil
+	return l.beating && l.ctx.Context.Err() == nil
 }
 
 // Release gives the lock back. Heartbeats are stopped first, and the lease's context ends before the service is asked: once it
@@ -407,7 +422,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	l.look()
 	first := l.end(InDoubt, context.Canceled)
 	l.mu.Lock()
-	h, end := l.holder, l.deadline
+	h := l.holder
 	done := l.state == Released || l.retaken
 	l.left = l.left || !done
 	l.mu.Unlock()
@@ -425,9 +440,7 @@ func (l *Lease) Release(ctx context.Context) error {
 		l.mu.Lock()
 		l.doubtful = true
 		l.mu.Unlock()
-		if end < forever {
-			time.AfterFunc(end-l.k.keeper.now(), func() { l.k.forget(l) })
-		}
+		l.forgetInTime()
 		return fmt.Errorf("release %q: %w", h.Name, err)
 	}
 	l.end(Released, context.Canceled)

@@ -836,6 +836,29 @@ func TestLeaseEndsWithTheContextItWasAcquiredIn(t *testing.T) {
 	})
 }
 
+// Promise S-413.
+func TestALeaseWhoseContextEndedIsForgottenWithItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newLocker(t, newService(), "a", lokt.Options{})
+		ctx, cancel := context.WithCancel(t.Context())
+		l, err := k.Acquire(ctx, "x", lokt.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		if st, err := k.Stats(t.Context()); l.Beating() || st.ActiveHeartbeats != 0 || st.Mine != 1 || err != nil {
+			t.Errorf("its context has ended: beating %v, %+v, %v", l.Beating(), st, err)
+		}
+		if held := k.Leases(); len(held) != 1 {
+			t.Errorf("before its time is up, the locker holds %d", len(held))
+		}
+		time.Sleep(lokt.DefaultTTL)
+		if held := k.Leases(); len(held) != 0 {
+			t.Errorf("after its time the locker holds %v, %v", held[0].Name(), held[0].State())
+		}
+	})
+}
+
 // A program that was stopped runs again before any of its timers does.
 //
 // Promise S-13.
