@@ -414,11 +414,8 @@ func (l *Lease) Release(ctx context.Context) error {
 	}
 	l.renewing.Lock()
 	defer l.renewing.Unlock()
-	if slices.Contains(around(ctx), l.id) { // it ends with the lease
-		inner, done := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
-		defer done()
-		ctx = inner
-	}
+	ctx, enough := beyond(ctx, l)
+	defer enough()
 	l.look()
 	first := l.end(InDoubt, context.Canceled)
 	l.mu.Lock()

@@ -449,6 +449,32 @@ func TestLeasesCanBeReleasedWithTheirOwnContext(t *testing.T) {
 }
 
 // Promise S-243.
+func TestAllLeasesCanBeReleasedWithTheContextOfOne(t *testing.T) {
+	for what, release := range map[string]func(*lokt.Locker, lokt.Leases, context.Context) error{
+		"Close": func(k *lokt.Locker, _ lokt.Leases, ctx context.Context) error { return k.Close(ctx) },
+		"ReleaseAll": func(k *lokt.Locker, _ lokt.Leases, ctx context.Context) error {
+			_, err := k.ReleaseAll(ctx)
+			return err
+		},
+		"Release": func(_ *lokt.Locker, all lokt.Leases, ctx context.Context) error { return all.Release(ctx) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			k := newLocker(t, &tardyRelease{newService()}, "a", lokt.Options{})
+			all, err := k.AcquireAll(t.Context(), []string{"x", "y", "z"}, lokt.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := release(k, all, all[2].Context()); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+			if held, err := k.All(t.Context()); len(held) != 0 || err != nil {
+				t.Errorf("%s has left %v, %v", what, held, err)
+			}
+		})
+	}
+}
+
+// Promise S-243.
 func TestALeaseWhoseReleaseWasCarriedOutWithoutAnAnswerWasNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := &link{Service: newService(), releases: errCut}

@@ -58,6 +58,8 @@ func (k *Locker) AcquireAll(ctx context.Context, names []string, o Options) (Lea
 
 // Release gives all of them back, the last taken first.
 func (ls Leases) Release(ctx context.Context) error {
+	ctx, enough := beyond(ctx, ls...)
+	defer enough()
 	var errs []error
 	for _, l := range slices.Backward(ls) {
 		errs = append(errs, l.Release(ctx))

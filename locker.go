@@ -337,6 +337,15 @@ func around(ctx context.Context) []string {
 	return nil
 }
 
+// beyond returns the context, or, if that ends with one of the leases, which are to be released, one that goes on.
+func beyond(ctx context.Context, leases ...*Lease) (context.Context, context.CancelFunc) {
+	within := around(ctx)
+	if !slices.ContainsFunc(leases, func(l *Lease) bool { return slices.Contains(within, l.id) }) {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+}
+
 // TryAcquire takes the named lock if it can be had at once. It reports whether it did; who is in the way is no error.
 func (k *Locker) TryAcquire(ctx context.Context, name string, o Options) (*Lease, bool, error) {
 	o, err := o.withDefaults(k.defaults)
@@ -429,9 +438,11 @@ func (k *Locker) Leases() []*Lease {
 	})
 }
 
-// ReleaseAll releases every lease of this Locker, many at once, and returns how many of them were still held.
+// ReleaseAll releases every lease of this Locker, with the context of one of them, too, many at once, and returns how many of them were still held.
 func (k *Locker) ReleaseAll(ctx context.Context) (int, error) {
 	leases := k.Leases()
+	ctx, enough := beyond(ctx, leases...)
+	defer enough()
 	errs := make([]error, len(leases))
 	var held atomic.Int64
 	var all sync.WaitGroup
@@ -457,6 +468,8 @@ func (k *Locker) Close(ctx context.Context) error {
 	k.mu.Lock()
 	k.stop()
 	k.mu.Unlock()
+	ctx, enough := beyond(ctx, k.Leases()...)
+	defer enough()
 	var err error
 	idle := make(chan struct{})
 	go func() {

@@ -15,7 +15,7 @@ const most = 42_000 + 3_500
 // budgets is how many lines that are no tests a package may have, with those below it that have no budget of their own.
 func budgets() map[string]int {
 	return map[string]int{
-		".":             4_740,
+		".":             4_752,
 		"jobs":          1_400,
 		"jobs/engine":   2_500,
 		"jobs/worker":   800,
