@@ -137,7 +137,7 @@ func TestAStreamEndsWithItsToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer answer.Body.Close()
+	t.Cleanup(func() { _ = answer.Body.Close() })
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -139,7 +139,7 @@ func (s *source) follow(ctx context.Context, o options) error {
 	case <-ctx.Done():
 	}
 	select {
-	case <-ended:
+	case <-ended: //nolint:errcheck // it was told to end
 	case <-time.After(lookEvery): // a line that nobody takes is not waited for
 	}
 	if n := by.Load(); n != nil && *n != syscall.SIGINT {
