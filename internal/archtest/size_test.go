@@ -75,7 +75,7 @@ func budgets() map[string]int {
 		"internal/ahead":         20,
 		"internal/heap":          80,
 		"internal/jitter":        20,
-		"internal/sim":           4_311, // a suite: lokt-sim, with a host for lock files, operators, crowds, and readers of events
+		"internal/sim":           4_313, // a suite: lokt-sim, with a host for lock files, operators, crowds, and readers of events
 		"internal/quote":         20,
 		"internal/testkit":       1_000,
 		"internal/archtest":      10,

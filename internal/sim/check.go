@@ -29,13 +29,14 @@ func (w *world) check() {
 // checkLock compares those who were told that they hold a lock with each other, and with those whom the store has let in.
 func (w *world) checkLock(name string) {
 	snap := w.look(name)
-	limit, inside := lockNames[name], map[grant]string{}
+	limit, inside, beside := lockNames[name], map[grant]string{}, map[grant]bool{}
 	live := snap.Live()
 	for i, h := range live {
 		limit = min(limit, max(h.Limit, 1))
 		own := func(o lokt.Holder) bool { return h.Owner.Same(o.Owner) }
 		if !h.Strict && (slices.ContainsFunc(live[:i], own) || slices.ContainsFunc(live[i:], func(o lokt.Holder) bool { return o.Strict && own(o) })) {
-			continue // it counts once with others of its owner
+			beside[grant{h.LeaseID, h.Token}] = true // it counts once with others of its owner
+			continue
 		}
 		inside[grant{h.LeaseID, h.Token}] = fmt.Sprintf("the store has let %s in with token %d", h.Owner.ID, h.Token)
 	}
@@ -65,6 +66,7 @@ func (w *world) checkLock(name string) {
 		}
 	}
 	limit = w.inside(name, inside, limit)
+	maps.DeleteFunc(inside, func(g grant, _ string) bool { return beside[g] })
 	if len(inside) > limit {
 		w.broke("exclusion", "lock %s is for %d, but %s", name, limit, strings.Join(slices.Sorted(maps.Values(inside)), ", and "))
 	}
