@@ -27,7 +27,7 @@ type Ask = { lease_id: string; leases?: [{ name: string; lease_id: string }] };
 
 /** A client of a server that answers every request with what `say` returns for its method, path and body. */
 async function answering(
-  say: (method: string, path: string, body: Ask) => Said | Promise<Said>, timeoutMs = 200,
+  say: (method: string, path: string, body: Ask) => Said | Promise<Said>, timeoutMs = 1000,
 ): Promise<{ client: lokt.Lokt; [Symbol.dispose](): void }> {
   const server = createServer(async (request, answer) => {
     let sent = "";
