@@ -56,9 +56,6 @@ func (osFS) SyncDir(name string) error                  { return syncDir(name) }
 
 // MkdirAll is os.MkdirAll by way of Mkdir.
 func MkdirAll(name string, perm fs.FileMode) error {
-	if fi, err := os.Stat(name); err == nil && fi.IsDir() {
-		return nil
-	}
 	err := Mkdir(name, perm)
 	if up := filepath.Dir(name); errors.Is(err, fs.ErrNotExist) && up != name {
 		if err = MkdirAll(up, perm); err == nil {
@@ -66,7 +63,7 @@ func MkdirAll(name string, perm fs.FileMode) error {
 		}
 	}
 	if fi, e := os.Stat(name); e == nil && fi.IsDir() {
-		return nil // somebody else was sooner
+		return nil // it was there, or somebody else was sooner
 	}
 	return err
 }

@@ -2,6 +2,8 @@ package locks
 
 import (
 	"errors"
+	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -175,4 +177,22 @@ func (a cmd) whyLine(name string, f *claimFlags) string {
 		flags = append([]string{"--guard"}, flags...)
 	}
 	return a.CommandLine("why", name, flags...)
+}
+
+// metaCommand is the note that says what runs under a lock.
+const metaCommand = "command"
+
+// plainCommand matches such notes as are repeated in sentences, which an agent may read: anybody can have noted anything.
+var plainCommand = regexp.MustCompile(`^[\w.+-]{1,64}( [a-z][a-z-]{0,30})?$`)
+
+// subcommand matches a first argument that is no secret, as in "make build".
+var subcommand = regexp.MustCompile(`^[a-z][a-z-]{0,30}$`)
+
+// shown is what others are told of a command: the program and its subcommand. What comes after may be secret.
+func shown(command []string) string {
+	text := strings.ToValidUTF8(filepath.Base(command[0]), "?")
+	if len(command) > 1 && subcommand.MatchString(command[1]) {
+		text += " " + command[1]
+	}
+	return text
 }

@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -134,23 +132,6 @@ func (o *guardOptions) check(a cmd, cmd *cobra.Command, args []string) error {
 		}
 	}
 	return nil
-}
-
-// metaCommand is the note that says what runs under a lock.
-const metaCommand = "command"
-
-// plain is what is told of it in a sentence, which an agent may read.
-var plain = regexp.MustCompile(`^[\w.+-]{1,64}( [a-z][a-z-]{0,30})?$`)
-
-var subcommand = regexp.MustCompile(`^[a-z][a-z-]{0,30}$`)
-
-// shown is what others are told of a command: the program and a first word, as in "make build". What comes after may be secret.
-func shown(command []string) string {
-	text := strings.ToValidUTF8(filepath.Base(command[0]), "?")
-	if len(command) > 1 && subcommand.MatchString(command[1]) {
-		text += " " + command[1]
-	}
-	return text
 }
 
 func (a cmd) runGuard(o guardOptions) error {
