@@ -97,7 +97,7 @@ func above() map[string]int {
 		".":                4_752, // with the pace of a server, the rules for claims that outlive who waits for them and for holds that are passed on, and small stacks
 		"httpapi":          4905,  // with renewals in batches, and their pace, claims whose hold is over, and answers that are not loktd's
 		"internal/audit":   889,
-		"internal/cli":     8010, // with lokt why --file
+		"internal/cli":     8011, // with lokt why --file
 		"internal/daemon":  2_325,
 		"internal/testkit": 1_396, // with stopping a process between its turns, and a server that tests share
 		"jobs":             2_856, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, and schedules, whatever clocks are set

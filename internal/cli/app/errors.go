@@ -122,8 +122,9 @@ func unreachable(err error) string {
 	var host x509.HostnameError
 	var invalid x509.CertificateInvalidError
 	var notTLS tls.RecordHeaderError
+	var file *fs.PathError
 	switch {
-	case errors.Is(err, fs.ErrPermission):
+	case errors.As(err, &file) && errors.Is(err, fs.ErrPermission): // and not a network that lets nobody through
 		return whoseFiles
 	case httpapi.Answered(err):
 		return "the server is there, but its store is not: see its log, or try again later"
