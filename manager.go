@@ -178,7 +178,7 @@ func (m *Manager) here(leaseID string) bool {
 
 // wait keeps the claim at its place in the queue, until then at first, until it is granted, its time is up or ctx ends.
 func (m *Manager) wait(ctx context.Context, c *Claim, begun, until time.Time, polled bool) *decision {
-	suspicious, refresh := begun.Add(deadlockAfter), time.Now().Add(WaitRefresh)
+	suspicious, refresh := begun.Add(deadlockAfter), time.Now().Add(c.refresh())
 	var watch Watch
 	var most time.Duration
 	look := func() (*decision, error) { // without a decision, it goes on to sleep
@@ -195,7 +195,7 @@ func (m *Manager) wait(ctx context.Context, c *Claim, begun, until time.Time, po
 			at, queued := s.Lock.Position(c.LeaseID)
 			switch {
 			case !queued || s.turn(c, at) || !now.Before(refresh):
-				refresh = now.Add(WaitRefresh)
+				refresh = now.Add(c.refresh())
 				rule, change := c.rule(ctx, polled), ctx
 				if !queued { // it has been granted
 					change = ahead.Of(ctx)
@@ -263,7 +263,7 @@ func (s Snapshot) turn(c *Claim, ahead int) bool {
 
 // nap returns what a queued claim waits for, and for how long at most, before it looks again.
 func (s Snapshot) nap(c *Claim, ahead int) (Watch, time.Duration) {
-	look := WaitRefresh
+	look := c.refresh()
 	if next := s.NextChange(); !next.IsZero() {
 		// Those behind look a little later: the first in the queue sees to it that everybody's turn comes. To look at a long queue takes long.
 		slot := min(max(20*time.Millisecond, time.Duration(len(s.Lock.Queue))*400*time.Microsecond), 100*time.Millisecond)

@@ -537,6 +537,38 @@ func (c *counting) Update(ctx context.Context, name string, change func(lokt.Sna
 	return err
 }
 
+// Promise S-125. To ask is to write the whole queue, on files.
+func TestWhoWaitsAndIsKnownToLiveAsksRarelyAndIsNeverAway(t *testing.T) {
+	for liveness, most := range map[string]int64{"": 63, "live:1": 13} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &counting{Store: memstore.New()}
+			m := lokt.NewManager(s)
+			if _, err := m.Acquire(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "a"}}); err != nil {
+				t.Fatal(err)
+			}
+			waits := lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "b", Process: lokt.Process{PID: 1, Liveness: liveness}}, Wait: 10 * time.Minute}
+			over := make(chan error)
+			go func() {
+				_, err := m.Acquire(t.Context(), waits)
+				over <- err
+			}()
+			for range 10 * 60 * 2 {
+				synctest.Wait()
+				if snap, err := m.Get(t.Context(), "x"); err != nil || len(snap.Lock.Queue) != 1 || snap.Away(snap.Lock.Queue[0]) {
+					t.Fatalf("%q: %+v, %v", liveness, snap.Lock.Queue, err)
+				}
+				time.Sleep(500*time.Millisecond - time.Nanosecond)
+			}
+			if err := <-over; !errors.Is(err, lokt.ErrHeld) {
+				t.Errorf("%q: %v", liveness, err)
+			}
+			if n := s.steps.Load(); n > most {
+				t.Errorf("%q: %d steps in ten minutes", liveness, n)
+			}
+		})
+	}
+}
+
 // Promise S-39.
 func TestAGrantToWhoWaitsAtTheSameServerIsTakenUpAtOnce(t *testing.T) {
 	for _, test := range []struct {

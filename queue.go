@@ -132,6 +132,18 @@ func (c *Claim) Keeps(usual time.Duration) time.Duration {
 	return usual
 }
 
+// refresh returns how often the claimant asks again to stay in the queue. On files that is to read and write the whole queue, and
+// needless where the kernel shows that the claimant lives.
+func (c *Claim) refresh() time.Duration {
+	if c.Owner.Process.Liveness != "" {
+		return 6 * WaitRefresh
+	}
+	return WaitRefresh
+}
+
+// presence returns how long the claim counts as attended after it was asked for.
+func (c *Claim) presence() time.Duration { return c.refresh() / WaitRefresh * PresenceTTL }
+
 // missed returns the place in the queue that a claim gets back, if any, because its grant was not taken up in time.
 func (h *Holder) missed(reason string) (Waiter, bool) {
 	if h.Pending.IsZero() || reason == "" || reason == ReasonDead && h.Ticket == 0 {
@@ -162,7 +174,7 @@ func (s Snapshot) asking(at int, c *Claim) Snapshot {
 	later := w.Ticket > 0 && c.Ticket > w.Ticket
 	if (w.Owner.Process != c.Owner.Process || later || w.away(s.Now)) && at >= 0 && w.Ousted == "" && !past(s.Now, w.Until) && w.Owner.ID == c.Owner.ID {
 		back := *w
-		back.Owner, back.Process, back.Until = c.Owner, c.Process, s.Now.Add(PresenceTTL+w.Keeps(QueueTTL))
+		back.Owner, back.Process, back.Until = c.Owner, c.Process, s.Now.Add(c.presence()+w.Keeps(QueueTTL))
 		if later {
 			back.Ticket = c.Ticket
 		}
@@ -254,11 +266,11 @@ func (l *Lock) behind(c *Claim, now time.Time) bool {
 // queue puts the claim into the queue, or lets it stay there at its place.
 func (d *decision) queue(s Snapshot, c Claim, at int) {
 	l := &d.Lock
-	w := &Waiter{Claim: c, Since: s.Now, Until: s.Now.Add(PresenceTTL + c.Keeps(QueueTTL))}
+	w := &Waiter{Claim: c, Since: s.Now, Until: s.Now.Add(c.presence() + c.Keeps(QueueTTL))}
 	switch {
 	case d.was != nil:
 		*w = *d.was
-		w.Claim, w.Until = c, s.Now.Add(PresenceTTL+c.Keeps(QueueTTL))
+		w.Claim, w.Until = c, s.Now.Add(c.presence()+c.Keeps(QueueTTL))
 		l.replace(at, w)
 	case len(l.Queue)-l.ousted() >= MaxWaiters || c.pathBytes() > 0 && l.waitingBytes()+c.pathBytes() > MaxPaths:
 		d.err = fmt.Errorf("%w: %d wait for %q already: try again later, or spread the work over several locks",

@@ -48,13 +48,20 @@ type Log struct {
 	dir     string
 	maxSize int64
 	keep    int           // rotated files beside audit.log
+	most    int64         // bytes of each file that are read: its last ones
 	poll    time.Duration // how often a follower looks for new entries
 }
 
 // Open returns the log in the directory. It touches nothing: the directory (0700) and the log (0600) are made by the
 // first Append, and reading a log that does not exist finds no entries.
 func Open(dir string) *Log {
-	return &Log{dir: dir, maxSize: MaxSize, keep: 5, poll: 200 * time.Millisecond}
+	return &Log{dir: dir, maxSize: MaxSize, keep: 5, most: maxRead, poll: 200 * time.Millisecond}
+}
+
+// Ends returns the log of which only so many bytes at the end of each file are read.
+func (l Log) Ends(bytes int64) *Log {
+	l.most = bytes
+	return &l
 }
 
 // Path returns the path of the file that entries are appended to.

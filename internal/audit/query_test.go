@@ -436,6 +436,24 @@ func TestReadingIsBoundedAndSaysSo(t *testing.T) {
 			t.Errorf("%+v: told: %v, read %v", q, told, tokens)
 		}
 	}
+	last, err := os.Stat(l.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	appendTokens(t, l, 3, 4)
+	after, err := os.Stat(l.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tokens []string
+	for e, err := range l.Ends(after.Size()-last.Size()).Read(t.Context(), Query{Limit: 5}) {
+		if err == nil {
+			tokens = append(tokens, token(e))
+		}
+	}
+	if !slices.Equal(tokens, []string{"3", "4"}) {
+		t.Errorf("of the end it read %v", tokens)
+	}
 	if err := os.Truncate(l.Path(), 1<<40); err != nil {
 		t.Fatal(err)
 	}

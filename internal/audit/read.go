@@ -29,7 +29,7 @@ func (e *GarbageError) Error() string {
 
 // Bounds on reading.
 const (
-	maxRead  = 64 << 20               // bytes of one file: logs are rotated long before
+	maxRead  = 64 << 20               // bytes of one file, unless fewer are asked for: logs are rotated long before
 	patience = 200 * time.Millisecond // for a rotation to end before the files are looked for
 )
 
@@ -78,9 +78,9 @@ func (r *reader) look(ctx context.Context) []error {
 	slices.Reverse(found)
 	r.sources = append(r.sources, found...)
 	for _, s := range slices.Backward(r.sources) {
-		if s.measure(); s.end-s.off > maxRead {
-			wrong[s.path] = fmt.Errorf("%s has %d bytes: only the last %d are read", s.path, s.end, maxRead)
-			s.off = s.end - maxRead
+		if s.measure(); s.end-s.off > r.log.most {
+			wrong[s.path] = fmt.Errorf("%s has %d bytes: only the last %d are read", s.path, s.end, r.log.most)
+			s.off = s.end - r.log.most
 		}
 	}
 	var failed []error

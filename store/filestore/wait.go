@@ -18,9 +18,10 @@ import (
 
 // How often a waiter looks anyway: deaths cause no event, nor do programs that know nothing of wake files.
 const (
-	lookEvery   = 200 * time.Millisecond
-	lookPerSlot = 100 * time.Millisecond // later for every waiter ahead, who sees the same: a look reads the whole queue
-	lookAtMost  = lokt.WaitRefresh
+	lookEvery    = 200 * time.Millisecond
+	lookPerSlot  = 100 * time.Millisecond // later for every waiter ahead, who sees the same
+	lookAtMost   = 3 * lokt.WaitRefresh
+	lookPerPlace = time.Millisecond // of the queue, instead of lookPerSlot if that is longer: a look reads all of it
 
 	// Without file events, or if who looks is not queued. A turn that comes meanwhile must not be missed.
 	lookBlind        = 20 * time.Millisecond
@@ -50,7 +51,7 @@ func (s *Store) Wait(ctx context.Context, w lokt.Watch) error {
 		}
 		pause, slot, most := s.o.lookBlind, lookBlindPerSlot, max(lookBlindAtMost, s.o.lookBlind)
 		if events {
-			pause, slot, most = lookEvery, lookPerSlot, lookAtMost
+			pause, slot, most = lookEvery, max(lookPerSlot, time.Duration(len(snap.Lock.Queue))*lookPerPlace), lookAtMost
 		}
 		t.Reset(min(pause+time.Duration(max(at, 0))*slot, most))
 		select {

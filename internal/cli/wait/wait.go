@@ -26,9 +26,9 @@ import (
 // Times of waiting.
 const (
 	defaultTimeout = 10 * time.Minute
-	noteEvery      = 30 * time.Second // how often a claim that waits says what it waits for
-	historyTime    = 2 * time.Second  // how long looking for earlier holds may take
-	historyHolds   = 40               // how many of them count
+	noteAfter      = 50 * time.Millisecond // of waiting a claim says what it waits for
+	noteEvery      = 30 * time.Second      // how often it says so again
+	historyTime    = 2 * time.Second       // how long looking for earlier holds may take
 )
 
 // Flags say whether and for how long a command waits for locks, and carry its ticket.
@@ -203,18 +203,15 @@ func (w *waiting) Release(ctx context.Context, t lokt.Target) ([]lokt.Holder, er
 	return w.Service.Release(ctx, t)
 }
 
-// announce says on standard error what a claim waits for, at once and again while it does, until stop is called.
+// announce says on standard error what a claim waits for, while it does, until stop is called. The claim waits for none of it.
 func (w *waiting) announce(ctx context.Context, c lokt.Claim) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	next := noteEvery
-	if !w.note(ctx, c) {
-		next = time.Second // it may have to wait all the same
-	}
 	var telling sync.WaitGroup
 	telling.Go(func() {
-		for app.Pause(ctx, next) {
-			next = noteEvery
-			w.note(ctx, c)
+		for next := noteAfter; app.Pause(ctx, next); {
+			if next = noteEvery; !w.note(ctx, c) {
+				next = time.Second // it may have to wait all the same
+			}
 		}
 	})
 	return func() { cancel(); telling.Wait() }
@@ -237,7 +234,7 @@ func (w *waiting) note(ctx context.Context, c lokt.Claim) bool {
 		}
 	}
 	var blocked *lokt.BlockedError
-	if !errors.As(s.WouldGrant(c), &blocked) || ctx.Err() != nil {
+	if !errors.As(s.WouldGrant(c), &blocked) {
 		return false
 	}
 	place := ordinal(ahead + 1)
@@ -245,6 +242,9 @@ func (w *waiting) note(ctx context.Context, c lokt.Claim) bool {
 		place = "would be " + place
 	}
 	text := fmt.Sprintf("waiting, %s in the queue: %s%s", place, w.text(blocked), w.estimate(ctx, s.Now, c, blocked, ahead))
+	if ctx.Err() != nil {
+		return false
+	}
 	if t := w.ticket; t != nil {
 		if t.again && !queued {
 			text = fmt.Sprintf("the place is gone, for nobody asked for it within %s; %s", app.Short(lokt.TicketTTL), text)
@@ -278,10 +278,10 @@ func (w *waiting) estimate(ctx context.Context, now time.Time, c lokt.Claim, e *
 func (w *waiting) earlier(ctx context.Context, name string) (all []time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, historyTime)
 	defer cancel()
-	q := lokt.EventQuery{Name: name, Types: []lokt.EventType{lokt.EventRelease}, Limit: historyHolds}
+	q := lokt.EventQuery{Name: name, Types: []lokt.EventType{lokt.EventRelease}, Limit: 40}
 	switch {
 	case w.b.Store != nil:
-		for e, err := range audit.Open(w.b.Store.Root()).Read(ctx, q) {
+		for e, err := range audit.Open(w.b.Store.Root()).Ends(128<<10).Read(ctx, q) {
 			if err == nil {
 				all = rows.Took(all, fmt.Sprint(e.Extra[lokt.ExtraHeld]))
 			}
