@@ -216,7 +216,7 @@ func (m *Manager) wait(ctx context.Context, c *Claim, begun, until time.Time, po
 			case c.Wait > 0 && now.Sub(begun) >= c.Wait:
 				return m.giveUp(ctx, c, leftTimeout, now.Sub(begun), nil, polled), nil
 			case now.After(suspicious):
-				suspicious = now.Add(deadlockAfter)
+				suspicious = now.Add(min(now.Sub(begun), 4*deadlockAfter)) // each look reads all queues
 				if cycle := m.deadlock(ctx, c); cycle != nil {
 					return m.giveUp(ctx, c, leftDeadlock, 0, cycle, polled), nil
 				}
@@ -224,6 +224,9 @@ func (m *Manager) wait(ctx context.Context, c *Claim, begun, until time.Time, po
 			watch, most = s.nap(c, at)
 			if most = min(most, refresh.Sub(now)); c.Wait > 0 {
 				most = min(most, begun.Add(c.Wait).Sub(now))
+			}
+			if len(c.Within) > 0 {
+				most = min(most, suspicious.Sub(now)+time.Millisecond)
 			}
 			return nil, nil
 		}
@@ -268,9 +271,6 @@ func (s Snapshot) nap(c *Claim, ahead int) (Watch, time.Duration) {
 		// Those behind look a little later: the first in the queue sees to it that everybody's turn comes. To look at a long queue takes long.
 		slot := min(max(20*time.Millisecond, time.Duration(len(s.Lock.Queue))*400*time.Microsecond), 100*time.Millisecond)
 		look = min(look, next.Sub(s.Now)+time.Millisecond+time.Duration(ahead)*slot)
-	}
-	if len(c.Within) > 0 {
-		look = min(look, deadlockAfter+time.Millisecond)
 	}
 	return Watch{Name: c.Name, Seen: s.Lock.Revision, LeaseID: c.LeaseID}, look
 }
@@ -318,7 +318,7 @@ func (m *Manager) leave(ctx context.Context, c *Claim, how string, waited, limit
 	return m.apply(ctx, c.Name, func(s Snapshot) *decision { return leaveQueue(s, *c, how, waited) })
 }
 
-// deadlockAfter is how long a claim waits before it looks for circles, and between two looks.
+// deadlockAfter is how long a claim waits before it looks for circles; later looks come up to four times as far apart.
 const deadlockAfter = time.Second
 
 // deadlock returns the circle of waiting claims of which c is the one to give way, or nil.
