@@ -63,6 +63,7 @@ func run(a *app.App, tokens int, build []string) error {
 	if err != nil {
 		return err
 	}
+	build, most := withoutJobs(build)
 	if strings.Contains(a.Getenv("MAKEFLAGS"), "--jobserver-") { // it has tokens already
 		return syscall.Exec(path, build, a.Environ())
 	}
@@ -81,7 +82,6 @@ func run(a *app.App, tokens int, build []string) error {
 	if err != nil {
 		return err
 	}
-	build, most := withoutJobs(build)
 	tokens = cmp.Or(tokens, machine.Machine{}.Cores())
 	t := lokt.Options{Wait: -1, Limit: tokens, Strict: true, TTL: lokt.NoTTL, ManualHeartbeat: true, Process: &owner.Process}
 	signals := guard.Notify()
@@ -126,7 +126,8 @@ func first(a *app.App, k *lokt.Locker, o lokt.Options, signals *guard.Signals) e
 // isMake reports whether a program of that name is GNU make, whatever others end with make.
 func isMake(name string) bool { return name == "make" || name == "gmake" || name == "remake" }
 
-var jobsFlag = regexp.MustCompile(`^(?:-j|--jobs=?)(\d*)$`)
+// jobsFlag is the flag, which may stand behind others that are letters.
+var jobsFlag = regexp.MustCompile(`^(?:(-[BLRSbdeikmnpqrstvw]*)j|--jobs=?)(\d*)$`)
 
 // withoutJobs takes from a command line of make how many jobs it may run at once, which would make it serve tokens of its own,
 // and returns the number apart.
@@ -140,8 +141,11 @@ func withoutJobs(build []string) (rest []string, most int) {
 			rest = append(rest, build[i])
 			continue
 		}
-		n, err := strconv.Atoi(f[1])
-		if f[1] == "" && i+1 < len(build) {
+		if len(f[1]) > 1 {
+			rest = append(rest, f[1])
+		}
+		n, err := strconv.Atoi(f[2])
+		if f[2] == "" && i+1 < len(build) {
 			if n, err = strconv.Atoi(build[i+1]); err == nil {
 				i++
 			}

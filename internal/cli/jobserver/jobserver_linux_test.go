@@ -258,6 +258,22 @@ func TestTokensAreTakenFromOneDescriptorAndGivenToAnother(t *testing.T) {
 	}
 }
 
+// Promise S-205.
+func TestABuildInsideABuildUsesItsTokensWhateverItsOwnNumber(t *testing.T) {
+	s := newSite(t)
+	if err := os.WriteFile(filepath.Join(s.dir, "Makefile"), []byte(jobs+"\nnest:\n\t+@"+filepath.Join(s.bin, "lokt")+
+		" jobserver -- make --no-print-directory -kj6 all\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c, out := s.build(2, "--", "make", "-sj6", "nest", "LAST=0.2")
+	if err := c.Wait(); err != nil || strings.Contains(out.String(), "jobserver") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if most, all := s.most(); most > 2 || all != 6 {
+		t.Errorf("%d jobs ran, %d at once, with 2 tokens", all, most)
+	}
+}
+
 func TestFlagsOfWhatOnlyEndsWithMakeStayItsOwn(t *testing.T) {
 	for _, build := range [][]string{{"cmake", "--build", ".", "-j", "8"}, {"/usr/bin/qmake", "-j8"}, {"cargo", "-j8"}} {
 		if rest, most := withoutJobs(build); !slices.Equal(rest, build) || most != lokt.Shared {
@@ -267,6 +283,20 @@ func TestFlagsOfWhatOnlyEndsWithMakeStayItsOwn(t *testing.T) {
 	for _, program := range []string{"make", "/usr/local/bin/gmake", "remake"} {
 		if rest, most := withoutJobs([]string{program, "-j", "8", "all"}); !slices.Equal(rest, []string{program, "all"}) || most != 8 {
 			t.Errorf("%s: %v, %d jobs", program, rest, most)
+		}
+	}
+	for _, c := range []struct {
+		args, rest string
+		most       int
+	}{
+		{"make -kj8 all", "make -k all", 8},
+		{"make -ksj 8 all", "make -ks all", 8},
+		{"make -kj all", "make -k all", lokt.Shared},
+		{"make --jobs=8 all", "make all", 8},
+		{"make -fj8 -Cj all", "make -fj8 -Cj all", lokt.Shared},
+	} {
+		if rest, most := withoutJobs(strings.Fields(c.args)); strings.Join(rest, " ") != c.rest || most != c.most {
+			t.Errorf("%s became %v, with %d jobs", c.args, rest, most)
 		}
 	}
 }
