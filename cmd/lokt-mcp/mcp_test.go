@@ -111,6 +111,14 @@ func TestAClientOfTheProtocolUsesEveryTool(t *testing.T) {
 // Promise S-287.
 func TestASignalEndsTheServerThoughAToolWaits(t *testing.T) {
 	t.Parallel()
+	for _, signal := range []os.Signal{syscall.SIGTERM, syscall.SIGHUP} { // the latter when a terminal is closed
+		t.Run(signal.String(), func(t *testing.T) { endsBy(t, signal) })
+	}
+}
+
+func endsBy(t *testing.T, signal os.Signal) {
+	t.Helper()
+	t.Parallel()
 	built, err := programs.Dir()
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +156,7 @@ func TestASignalEndsTheServerThoughAToolWaits(t *testing.T) {
 		}
 	}
 	begun := time.Now()
-	if err := errors.Join(c.Process.Signal(syscall.SIGTERM), c.Wait()); err != nil {
+	if err := errors.Join(c.Process.Signal(signal), c.Wait()); err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(begun); took > 10*time.Second {
@@ -272,10 +280,12 @@ func TestWhatIsNoMessageIsAnsweredAndTheServerGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	const ping = `{"jsonrpc":"2.0","id":7,"method":"ping"}`
+	number := regexp.MustCompile(`"id":([0-9.]{2,}),`) // that cannot be kept, and that the error has
 	for line, want := range map[string]float64{
 		"garbage": -32700, ping + " x": -32700, `{"jsonrpc":`: -32700, "\xff": -32700, strings.Repeat("x", 17<<20): -32600,
 		"5": -32600, "[]": -32600, "[" + ping + "]": -32600, `{"a":1}`: -32600, `{"jsonrpc":"1.0","id":7,"method":"ping"}`: -32600,
 		`{"jsonrpc":"2.0","id":7,"method":5}`: -32600, `{"jsonrpc":"2.0","id":true,"method":"ping"}`: -32600, `{"jsonrpc":"2.0","id":7}`: -32600,
+		`{"jsonrpc":"2.0","id":9007199254740993,"method":"ping"}`: -32600, `{"jsonrpc":"2.0","id":1.5,"method":"ping"}`: -32600,
 		"": 0, " \r": 0, `{"jsonrpc":"2.0","id":7,"result":{}}`: 0,
 	} {
 		ctx, done := context.WithTimeout(t.Context(), time.Minute)
@@ -297,10 +307,16 @@ func TestWhatIsNoMessageIsAnsweredAndTheServerGoesOn(t *testing.T) {
 		answers := json.NewDecoder(out)
 		for _, code := range codes {
 			var a struct {
-				ID    any
+				ID    json.RawMessage
 				Error struct{ Code float64 }
 			}
-			if err := answers.Decode(&a); err != nil || a.Error.Code != code || (a.ID == nil) != (code != 0) {
+			id := "null"
+			if n := number.FindStringSubmatch(line); n != nil && code != 0 {
+				id = n[1]
+			} else if code == 0 {
+				id = "7"
+			}
+			if err := answers.Decode(&a); err != nil || a.Error.Code != code || string(a.ID) != id {
 				t.Errorf("%.80q is answered %+v, %v; want %v", line, a, err, code)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"sync"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -25,7 +26,7 @@ func (r *requests) Read(p []byte) (n int, err error) {
 		if r.rest = bytes.TrimSpace(line); err != nil && len(r.rest) == 0 {
 			return 0, io.EOF
 		}
-		code, bad := check(r.rest)
+		id, code, bad := check(r.rest)
 		switch {
 		case tooLong:
 			code, bad = jsonrpc.CodeInvalidRequest, fmt.Errorf("the message is longer than %d bytes", mcp.DefaultMaxLineLength)
@@ -38,7 +39,7 @@ func (r *requests) Read(p []byte) (n int, err error) {
 		}
 		r.rest = nil
 		why, _ := json.Marshal(bad.Error()) // a string always can be
-		if _, err := fmt.Fprintf(r.out, `{"jsonrpc":"2.0","id":null,"error":{"code":%d,"message":%s}}`+"\n", code, why); err != nil {
+		if _, err := fmt.Fprintf(r.out, `{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":%s}}`+"\n", id, code, why); err != nil {
 			return 0, err
 		}
 	}
@@ -61,15 +62,21 @@ func (r *requests) line() (line []byte, tooLong bool, err error) {
 }
 
 // check finds out whether a line is a message, and returns the code of what is wrong with it. Lists of them are none since 2025-06-18.
-func check(line []byte) (code int, err error) {
+func check(line []byte) (id string, code int, err error) {
 	if !json.Valid(line) {
-		return jsonrpc.CodeParseError, fmt.Errorf("a message is one line of JSON")
+		return "null", jsonrpc.CodeParseError, fmt.Errorf("a message is one line of JSON")
 	}
 	m, err := jsonrpc.DecodeMessage(line)
+	var of struct{ ID json.RawMessage }
+	if err == nil && json.Unmarshal(line, &of) == nil && len(of.ID) > 0 && of.ID[0] != '"' && of.ID[0] != 'n' {
+		if n, bad := strconv.ParseInt(string(of.ID), 10, 64); bad != nil || max(n, -n) > 1<<53 { // the answer would have another one
+			return string(of.ID), jsonrpc.CodeInvalidRequest, fmt.Errorf("its id is a number that cannot be kept: take an integer up to 2^53, or a string")
+		}
+	}
 	if r, is := m.(*jsonrpc.Response); is && err == nil && r.Result == nil && r.Error == nil {
 		err = fmt.Errorf("it has neither a method nor a result")
 	}
-	return jsonrpc.CodeInvalidRequest, err
+	return "null", jsonrpc.CodeInvalidRequest, err
 }
 
 // output is standard output, which ends with the process. A line is written at once.

@@ -39,7 +39,7 @@ func newMCP(a *app.App) *cobra.Command {
 	return app.Describe("mcp", &cobra.Command{
 		Args: app.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 			defer stop()
 			if root := a.RootFlag; root != "" && root != app.MethodUser && root != app.MethodSystem { // the same for tools in other directories
 				dir, err := a.Dir()
