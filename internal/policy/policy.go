@@ -148,9 +148,17 @@ func (n *names) UnmarshalText(text []byte) error {
 	if len(*n) == 0 {
 		return errors.New("there is no name of a lock")
 	}
-	for _, name := range *n {
+	return n.check()
+}
+
+// check looks at the names, also at those of a list, which the library reads as they are.
+func (n names) check() error {
+	for _, name := range n {
 		if err := lokt.ValidateName(name); err != nil {
 			return err
+		}
+		if name[0] == '-' {
+			return fmt.Errorf("%s would be a flag of lokt guard, and is no name here", name)
 		}
 	}
 	return nil
@@ -219,6 +227,9 @@ func Parse(file string, text []byte) (*Policy, error) {
 		if one != nil || errors.As(err, &one) {
 			line, _ = one.Position()
 		}
+		if found := wrongKind.FindStringSubmatch(says); found != nil {
+			says = cmp.Or(kinds()[found[2]], fmt.Sprintf("a TOML %s cannot stand here", found[1]))
+		}
 		return nil, bad(line, "%s", says)
 	}
 	if err := lokt.ValidateName(p.Paths); err != nil {
@@ -235,6 +246,9 @@ func Parse(file string, text []byte) (*Policy, error) {
 			return nil, bad(line, "the command has %d slots, and 1 is the least", *c.Slots)
 		case c.Shared && c.Slots != nil:
 			return nil, bad(line, "shared has no limit and slots sets one: the command has both")
+		}
+		if err := c.Locks.check(); err != nil {
+			return nil, bad(line, "%v", err)
 		}
 		c.Wait.Duration = max(cmp.Or(c.Wait.Duration, DefaultWait), 0)
 	}
@@ -259,6 +273,13 @@ func Parse(file string, text []byte) (*Policy, error) {
 		l.Line = line
 	}
 	return p, nil
+}
+
+// wrongKind finds how the library says that a value is of another kind, by the names of types.
+var wrongKind = regexp.MustCompile(`^cannot decode TOML ([\w ]+) into struct field policy\.\w+\.(\w+) of type `)
+
+func kinds() map[string]string {
+	return map[string]string{"Run": `run is a list, such as ["make build"]`, "Slots": "slots is a number", "Shared": "shared is true or false"}
 }
 
 // saysClosed finds the setting in a file that cannot be parsed.
