@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -126,9 +127,17 @@ func (a cmd) git(ctx context.Context, args ...string) ([]string, error) {
 // those of git anew, it is the one above, with the scripts that it runs.
 func (s *setup) gitHooks() (dir string, husky bool, err error) {
 	c := exec.CommandContext(context.Background(), git, "-C", s.top, "rev-parse", "--git-path", "hooks", "--git-common-dir", "--is-inside-git-dir")
+	c.Env = append(s.Environ(), "LC_ALL=C")
 	out, err := c.Output()
 	told := strings.Split(string(out), "\n")
+	var refused *exec.ExitError
 	switch {
+	case errors.As(err, &refused) && !bytes.Contains(refused.Stderr, []byte("not a git repository")): // such as somebody else's
+		if !s.remove {
+			s.failed = append(s.failed, "hooks of git")
+			s.Tell("hooks of git: %s", strings.TrimSpace(string(refused.Stderr)))
+		}
+		return "", false, nil
 	case err != nil || len(told) < 3: // no repository, or no git
 		return "", false, nil
 	case told[2] == "true":

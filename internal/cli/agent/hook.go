@@ -48,7 +48,7 @@ func newHook(a cmd) *cobra.Command {
 const (
 	requestMost  = 64 << 20               // bytes of a request
 	hookTime     = 10 * time.Second       // how long one may take
-	questionTime = 100 * time.Millisecond // how long it looks for questions: a server that is far away does not hold up every command
+	questionTime = 100 * time.Millisecond // how long it looks on a server for questions: one that is far away does not hold up every command
 )
 
 // hooking is one run of the command.
@@ -118,10 +118,19 @@ func (k *hooking) judge(dir string) (out answer, err error) {
 	if out.deny, err = k.edits(dir); err == nil && out.deny == "" && k.event == k.before {
 		out, err = k.command(dir)
 	}
+	if line, _, _ := k.req.command(); err == nil && line == "" && k.meant() && len(k.req.edited()) == 0 {
+		err = fmt.Errorf("the request has neither a command nor a path where those of %s are known to be: lokt may be too old for it", k.title)
+	}
 	if err == nil {
 		out.asked = k.questions()
 	}
 	return out, err
+}
+
+// meant reports whether the tool is one that runs a command or changes a file, as far as the request says.
+func (k *hooking) meant() bool {
+	name := k.req.ToolName
+	return k.event != k.edit || name == "" || slices.Contains(strings.Split(k.matcher, "|"), name)
 }
 
 // command puts a line of shell under the guards that it needs, or refuses it.
@@ -191,11 +200,15 @@ func (k *hooking) self() lokt.Owner {
 
 // questions returns what others ask the agent about what it holds.
 func (k *hooking) questions() string {
-	ctx, done := context.WithTimeout(k.now, questionTime)
-	defer done()
 	b, err := k.Backend()
 	if err != nil || k.id == "" {
 		return "" // whoever needs the locks is told why there are none
+	}
+	ctx := k.now
+	if b.Far != nil {
+		var done context.CancelFunc
+		ctx, done = context.WithTimeout(ctx, questionTime)
+		defer done()
 	}
 	by := k.self()
 	var all []string

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -85,8 +86,13 @@ func (s *setup) run() error {
 		if err := vfs.MkdirAll(s.root, 0o700); err != nil {
 			return err
 		}
-		turn := flock.New(filepath.Join(s.root, "init.lock"))
-		if err := turn.Lock(); err != nil {
+		path := filepath.Join(s.root, "init.lock")
+		f, err := vfs.Open(path, os.O_CREATE|os.O_RDONLY, 0o600) // it belongs to whom the directory does
+		if err == nil {
+			err = f.Close()
+		}
+		turn := flock.New(path)
+		if err = cmp.Or(err, turn.Lock()); err != nil {
 			return err
 		}
 		defer func() { _ = turn.Close() }()
@@ -277,7 +283,7 @@ func (s *setup) link() error {
 		}
 		_ = os.Remove(path) // it leads elsewhere, is not needed, or is not there
 		if needed {
-			err = errors.Join(err, os.MkdirAll(dir, 0o700), os.Symlink(own, path))
+			err = errors.Join(err, vfs.MkdirAll(dir, 0o700), os.Symlink(own, path))
 		}
 	}
 	return err
