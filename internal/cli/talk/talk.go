@@ -116,7 +116,7 @@ func await(ctx context.Context, a *app.App, b *app.Backend, h lokt.Holder, v tol
 		}
 		switch {
 		case errors.Is(ctx.Err(), context.DeadlineExceeded):
-			return app.Hint(errors.New("there is no answer yet"), "it will be in: %s", a.CommandLine("status", v.Name))
+			return app.Hint(app.Worded(lokt.ErrHeld, "there is no answer yet"), "it will be in: %s", a.CommandLine("status", v.Name))
 		case err != nil:
 			return err
 		}
