@@ -57,7 +57,12 @@ type bench struct {
 
 func newBench(a *app.App) *cobra.Command {
 	s := &bench{App: a, program: app.LookUp("lokt")}
-	cmd := app.Describe("bench", &cobra.Command{Args: app.NoArgs, RunE: func(*cobra.Command, []string) error { return s.run() }})
+	cmd := app.Describe("bench", &cobra.Command{Args: app.NoArgs, RunE: func(*cobra.Command, []string) error {
+		if s.time <= 0 {
+			return app.Usagef("--time %v is no time to measure in", s.time)
+		}
+		return s.run()
+	}})
 	cmd.Flags().DurationVar(&s.time, "time", 10*time.Second, "how long to measure, in all; each is done three times at least")
 	cmd.Flags().StringVar(&s.name, "name", "lokt-bench", "`PREFIX` of the names of the locks that are taken")
 	return cmd
@@ -217,7 +222,7 @@ func (s *bench) verdicts(probes []*probe) (told []string) {
 	}
 	slowest := max(by["heartbeat"].slowest, by["heartbeats"].slowest)
 	say("heartbeats: the slowest took %.2f ms. A guard sends one every half TTL, so every TTL must be more than %.2f ms.", slowest, 2*slowest)
-	say("guard: a command that takes %.2f ms takes %.2f ms more under lokt guard. %s", command, guarded-command,
+	say("guard: a command that takes %.2f ms takes %.2f ms more under lokt guard. %s", command, max(0, guarded-command),
 		most(guarded-command, guarded, "Hold one lock around many commands that take less than that.", "The command takes most of it."))
 	say("hand-off: the next lokt guard has run that command %.2f ms after a release. %s", next,
 		most(command, next, "The command takes most of it.", "Most of it is lokt's, and the machine's."))

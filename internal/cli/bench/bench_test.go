@@ -142,6 +142,13 @@ func TestBenchOfFilesLeavesNothing(t *testing.T) {
 	}
 }
 
+func TestBenchWithoutTimeIsRefused(t *testing.T) {
+	l := newLab(t)
+	if _, errs, code := l.run("lokt", "bench", "--time", "0s"); code != 64 || !strings.Contains(errs, "no time to measure") {
+		t.Errorf("exit %d: %s", code, errs)
+	}
+}
+
 // empty checks that a server has no locks and no job that would go on.
 func (l *lab) empty(url string) {
 	l.Helper()
