@@ -101,6 +101,9 @@ func (a cmd) runPrime(f primeFormat, write bool) error {
 	}
 	text := f.text(facts)
 	path := filepath.Join(top, f.file)
+	if fi, err := os.Stat(path); f.file != "" && err == nil && fi.IsDir() { // Cline's may be a directory of such files
+		path = filepath.Join(path, "lokt.md")
+	}
 	into := f.file != "" && !a.JSON && a.prints(path) // with >>
 	if write || into {
 		if err := replaceSection(path, text); err != nil {
