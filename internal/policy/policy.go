@@ -228,7 +228,8 @@ func Parse(file string, text []byte) (*Policy, error) {
 			line, _ = one.Position()
 		}
 		if found := wrongKind.FindStringSubmatch(says); found != nil {
-			says = cmp.Or(kinds()[found[2]], fmt.Sprintf("a TOML %s cannot stand here", found[1]))
+			kinds := map[string]string{"Run": `run is a list, such as ["make build"]`, "Slots": "slots is a number", "Shared": "shared is true or false"}
+			says = cmp.Or(kinds[found[2]], fmt.Sprintf("a TOML %s cannot stand here", found[1]))
 		}
 		return nil, bad(line, "%s", says)
 	}
@@ -277,10 +278,6 @@ func Parse(file string, text []byte) (*Policy, error) {
 
 // wrongKind finds how the library says that a value is of another kind, by the names of types.
 var wrongKind = regexp.MustCompile(`^cannot decode TOML ([\w ]+) into struct field policy\.\w+\.(\w+) of type `)
-
-func kinds() map[string]string {
-	return map[string]string{"Run": `run is a list, such as ["make build"]`, "Slots": "slots is a number", "Shared": "shared is true or false"}
-}
 
 // saysClosed finds the setting in a file that cannot be parsed.
 var saysClosed = regexp.MustCompile(`(?m)^\s*on-error\s*=\s*["']closed["']`)

@@ -204,12 +204,12 @@ func (k *hooking) questions() string {
 	if err != nil || k.id == "" {
 		return "" // whoever needs the locks is told why there are none
 	}
-	ctx := k.now
+	limit := hookTime
 	if b.Far != nil {
-		var done context.CancelFunc
-		ctx, done = context.WithTimeout(ctx, questionTime)
-		defer done()
+		limit = questionTime
 	}
+	ctx, done := context.WithTimeout(k.now, limit)
+	defer done()
 	by := k.self()
 	var all []string
 	for s, err := range b.List(ctx, lokt.Filter{}) {

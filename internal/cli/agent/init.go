@@ -2,7 +2,6 @@ package agent
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -87,12 +86,11 @@ func (s *setup) run() error {
 			return err
 		}
 		path := filepath.Join(s.root, "init.lock")
-		f, err := vfs.Open(path, os.O_CREATE|os.O_RDONLY, 0o600) // it belongs to whom the directory does
-		if err == nil {
-			err = f.Close()
+		if f, err := vfs.Open(path, os.O_CREATE|os.O_RDONLY, 0o600); err == nil { // it belongs to whom the directory does
+			_ = f.Close()
 		}
 		turn := flock.New(path)
-		if err = cmp.Or(err, turn.Lock()); err != nil {
+		if err := turn.Lock(); err != nil {
 			return err
 		}
 		defer func() { _ = turn.Close() }()
