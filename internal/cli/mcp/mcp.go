@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -39,7 +40,8 @@ func newMCP(a *app.App) *cobra.Command {
 	return app.Describe("mcp", &cobra.Command{
 		Args: app.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+			ends := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} // unless nohup or so keeps them off
+			ctx, stop := signal.NotifyContext(context.Background(), slices.DeleteFunc(ends, signal.Ignored)...)
 			defer stop()
 			if root := a.RootFlag; root != "" && root != app.MethodUser && root != app.MethodSystem { // the same for tools in other directories
 				dir, err := a.Dir()
