@@ -339,7 +339,7 @@ func (p *Policy) Programs() []string {
 	var all []string
 	for _, c := range p.Commands {
 		for _, r := range c.Run {
-			if name, _, _ := strings.Cut(r.text, " "); !strings.ContainsAny(name, `/*?[\`) {
+			if name, _, _ := strings.Cut(r.text, " "); !strings.ContainsAny(name, `/*?[\`) && strings.Trim(name, ".") != "" { // the shell's own . is no file
 				all = append(all, name)
 			}
 		}

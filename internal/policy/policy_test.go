@@ -16,7 +16,7 @@ const good = `# What only one may do at a time.
 on-error = "closed"
 
 [[command]]
-run  = ["make build", "go build"]
+run  = ["make build", "go build", ". env", ".. x"]
 lock = "build"
 ttl  = "5m"
 
