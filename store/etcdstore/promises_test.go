@@ -232,7 +232,6 @@ func TestTokensRiseThoughKeysAreDeletedAndEtcdIsSetBack(t *testing.T) {
 	if _, err := cl.Delete(t.Context(), "/", clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second) // tokens of lost counters are told apart by the second
 	turn(m, "after all keys were deleted")
 	r, err := cl.Get(t.Context(), "/", clientv3.WithPrefix())
 	if err != nil {
@@ -264,7 +263,6 @@ func TestTokensRiseThoughKeysAreDeletedAndEtcdIsSetBack(t *testing.T) {
 		}
 		c.start(only)
 	}
-	time.Sleep(time.Second)
 	setBack()
 	turn(m, "after etcd was set back under a running store")
 	turn(m, "after etcd was set back under a running store")

@@ -126,7 +126,9 @@ func (st *state) stale(s lokt.Snapshot) bool {
 }
 
 // epoch is a number that tokens of a name have not reached unless there were a million grants per second.
-func epoch(wall time.Time) uint64 { return uint64(max(wall.Unix(), 0)) << 20 }
+func epoch(wall time.Time) uint64 {
+	return uint64(max(wall.Unix(), 0))<<20 + uint64(wall.Nanosecond()/1000) // in one second there may be two of a name
+}
 
 // shift moves the lock's clock forward: what is still to come moves with it, and the last renewals of holds, and the beginning of those whose age is
 // bounded. What else is past stays where it is.
