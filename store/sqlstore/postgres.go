@@ -118,10 +118,10 @@ func openServer(ctx context.Context, url string, o Options) (_ *serverDB, err er
 // makeTables makes the tables if there are none. Processes that start at the same time do so one after another.
 func (d *serverDB) makeTables(ctx context.Context) error {
 	return pgx.BeginFunc(ctx, d.writers, func(tx pgx.Tx) error {
-		var schema, encoding string
+		var schema, encoding, isolation, role string
 		var there bool
-		err := tx.QueryRow(ctx, "SELECT coalesce(current_schema(), ''), current_setting('server_encoding')").
-			Scan(&schema, &encoding)
+		err := tx.QueryRow(ctx, "SELECT coalesce(current_schema(), ''), current_setting('server_encoding'),"+
+			" current_setting('default_transaction_isolation'), current_user").Scan(&schema, &encoding, &isolation, &role)
 		switch {
 		case err != nil:
 			return err
@@ -130,6 +130,9 @@ func (d *serverDB) makeTables(ctx context.Context) error {
 		case encoding != "UTF8" && encoding != "SQL_ASCII": // what clients send would not get into the tables
 			return fmt.Errorf("%w: the database's encoding is %s: use one that was made with ENCODING 'UTF8' TEMPLATE template0",
 				lokt.ErrInvalid, encoding)
+		case isolation != "read committed": // a change of what another has changed just before would fail
+			return fmt.Errorf("%w: transactions are %q unless they say otherwise: ALTER ROLE %s SET default_transaction_isolation = 'read committed'",
+				lokt.ErrInvalid, isolation, pgx.Identifier{role}.Sanitize())
 		}
 		d.channel = "lokt_" + schema
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", d.channel); err != nil {
@@ -138,6 +141,10 @@ func (d *serverDB) makeTables(ctx context.Context) error {
 		err = tx.QueryRow(ctx, "SELECT to_regclass(quote_ident($1) || '.lokt_schema') IS NOT NULL", schema).Scan(&there)
 		if err == nil && !there {
 			_, err = tx.Conn().PgConn().Exec(ctx, postgresSchema).ReadAll()
+			if e := (*pgconn.PgError)(nil); errors.As(err, &e) && (e.Code == "42501" || e.Code == "42P07") { // no right to, or another's are there
+				err = fmt.Errorf("%w: %w: make a schema of its own, CREATE SCHEMA lokt AUTHORIZATION %s, and give the URL search_path=lokt",
+					lokt.ErrInvalid, err, pgx.Identifier{role}.Sanitize())
+			}
 		}
 		var version int64
 		if err == nil {

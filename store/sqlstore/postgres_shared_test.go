@@ -503,12 +503,19 @@ func TestDatabasesOfPostgreSQLThatCannotBeUsedAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	runSQL(t, url, "UPDATE lokt_schema SET version = 999")
+	others, closed := schemaURL(t), schemaURL(t)
+	runSQL(t, others, "CREATE TABLE locks (door TEXT)")
+	role := "nobody_" + strings.ToLower(lokt.NewLeaseID())
+	runSQL(t, closed, "CREATE ROLE "+role+" LOGIN", "DO $$ BEGIN EXECUTE 'GRANT USAGE ON SCHEMA ' || current_schema() || ' TO "+role+"'; END $$")
 	for what, c := range map[string]struct {
 		url, says string
 		want      error
 	}{
 		"newer":     {url, "999", lokt.ErrInvalid},
 		"no schema": {server.url("nowhere"), "search path", lokt.ErrInvalid},
+		"another's": {others, "AUTHORIZATION", lokt.ErrInvalid},
+		"no right":  {strings.Replace(closed, "lokt@", role+"@", 1), "AUTHORIZATION \"" + role, lokt.ErrInvalid},
+		"isolation": {schemaURL(t) + "&default_transaction_isolation=serializable", "SET default_transaction_isolation", lokt.ErrInvalid},
 		"no server": {"postgres:///postgres?host=" + t.TempDir() + "&user=lokt", "connect", lokt.ErrUnavailable},
 		"no URL":    {"postgres://%zz", "parse", lokt.ErrInvalid},
 	} {
@@ -554,11 +561,12 @@ func TestServersThatStartTogetherMakeTheTablesOnce(t *testing.T) {
 
 func TestTextThatPostgreSQLDoesNotTakeComesBack(t *testing.T) {
 	t.Parallel()
-	db := openPG(t, schemaURL(t), Options{})
+	url := schemaURL(t)
+	db := openPG(t, url, Options{})
 	freeze := func(reason string) error {
 		return db.Locks().Update(t.Context(), "x", func(s lokt.Snapshot) lokt.Change {
 			s.Lock.Freeze = &lokt.Freeze{ID: "f", Owner: lokt.Owner{ID: "o"}, Reason: reason}
-			return lokt.Change{Lock: s.Lock}
+			return lokt.Change{Lock: s.Lock, Events: []lokt.Event{{Name: "x", Extra: map[string]string{"reason": reason}}}}
 		})
 	}
 	if err := freeze("a\x00b"); err != nil {
@@ -571,19 +579,28 @@ func TestTextThatPostgreSQLDoesNotTakeComesBack(t *testing.T) {
 	if err != nil || snap.Lock.Freeze.Reason != "a\x00b" {
 		t.Errorf("got %+v, %v", snap.Lock.Freeze, err)
 	}
+	job := submitted(1, "a")
+	job.Jobs[0].Tags = []string{"a\x00b"}
+	store(t, serverJobsOf(db), job)
+	for _, view := range []string{"lock_list", "holder_list", "queue_list", "event_list", "job_list"} {
+		runSQL(t, url, "SELECT number_lock_events(true)", "SELECT * FROM "+view)
+	}
 }
 
 // raiseFloor returns the statement that docs/operations.md gives to those who restored a dump.
-func raiseFloor(t *testing.T) string {
+func raiseFloor(t *testing.T) string { return advised(t, "psql \"$URL\" -c '", "'\n") }
+
+// advised returns a statement that is between two texts in docs/operations.md.
+func advised(t *testing.T, before, after string) string {
 	t.Helper()
 	b, err := os.ReadFile("../../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(b), "psql \"$URL\" -c '")
-	statement, _, ok := strings.Cut(rest, "'\n")
+	_, rest, _ := strings.Cut(string(b), before)
+	statement, _, ok := strings.Cut(rest, after)
 	if !ok {
-		t.Fatal("docs/operations.md does not say how the floor of the tokens is raised")
+		t.Fatalf("docs/operations.md says nothing after %s", before)
 	}
 	return statement
 }

@@ -201,16 +201,19 @@ CREATE TABLE job_events (
 	sum   BIGINT NOT NULL
 );
 
+-- A document for people to look into: PostgreSQL looks into none in which there is a NUL.
+CREATE FUNCTION plain(doc TEXT) RETURNS JSON LANGUAGE sql IMMUTABLE AS $$ SELECT replace(doc, E'\\u0000', E'\\ufffd')::json $$;
+
 CREATE VIEW lock_list AS
 	SELECT l.name,
 		CASE
-			WHEN l.doc::json -> 'freeze' IS NOT NULL THEN 'frozen'
-			WHEN json_array_length(l.doc::json -> 'holders') > 0 THEN 'held'
+			WHEN plain(l.doc) -> 'freeze' IS NOT NULL THEN 'frozen'
+			WHEN json_array_length(plain(l.doc) -> 'holders') > 0 THEN 'held'
 			WHEN NOT l.free THEN 'awaited'
 			ELSE 'free'
 		END AS state,
 		l.token, l.revision,
-		json_array_length(l.doc::json -> 'holders') AS holders,
+		json_array_length(plain(l.doc) -> 'holders') AS holders,
 		l.waiting AS waiters,
 		to_timestamp(l.changed / 1e9) AS changed
 	FROM locks l WHERE l.doc <> '' ORDER BY l.name;
@@ -219,18 +222,18 @@ CREATE VIEW holder_list AS
 	SELECT l.name AS lock, h -> 'owner' ->> 'id' AS owner, h -> 'owner' ->> 'session' AS session, h -> 'owner' ->> 'host' AS host,
 		(h ->> 'token')::numeric AS token, h ->> 'lease_id' AS lease_id, (h ->> 'ttl_ms')::numeric AS ttl_ms, h ->> 'held_since' AS held_since,
 		h ->> 'acquired_at' AS renewed, h ->> 'expires_at' AS expires
-	FROM locks l, json_array_elements(l.doc::json -> 'holders') h WHERE NOT l.free ORDER BY l.name;
+	FROM locks l, json_array_elements(plain(l.doc) -> 'holders') h WHERE NOT l.free ORDER BY l.name;
 
 CREATE VIEW queue_list AS
-	SELECT w.lock, w.doc::json -> 'owner' ->> 'id' AS owner, w.doc::json -> 'owner' ->> 'session' AS session, w.doc::json -> 'owner' ->> 'host' AS host,
-		coalesce((w.doc::json ->> 'priority')::bigint, 0) AS priority, w.lease_id, w.doc::json ->> 'since' AS since, w.doc::json ->> 'until' AS until
-	FROM waiters w ORDER BY w.lock, priority DESC, (w.doc::json ->> 'place')::bigint;
+	SELECT w.lock, plain(w.doc) -> 'owner' ->> 'id' AS owner, plain(w.doc) -> 'owner' ->> 'session' AS session, plain(w.doc) -> 'owner' ->> 'host' AS host,
+		coalesce((plain(w.doc) ->> 'priority')::bigint, 0) AS priority, w.lease_id, plain(w.doc) ->> 'since' AS since, plain(w.doc) ->> 'until' AS until
+	FROM waiters w ORDER BY w.lock, priority DESC, (plain(w.doc) ->> 'place')::bigint;
 
 CREATE VIEW event_list AS
 	SELECT e.first + v.place - 1 AS seq, v.event ->> 'time' AS at, v.event ->> 'type' AS type, e.lock, v.event -> 'owner' ->> 'id' AS owner,
 		v.event -> 'owner' ->> 'host' AS host, (v.event ->> 'token')::numeric AS token, v.event ->> 'lease_id' AS lease_id, v.event -> 'extra' AS extra
-	FROM lock_events e, json_array_elements(e.doc::json) WITH ORDINALITY v (event, place) ORDER BY 1;
+	FROM lock_events e, json_array_elements(plain(e.doc)) WITH ORDINALITY v (event, place) ORDER BY 1;
 
 CREATE VIEW job_list AS
-	SELECT j.id, j.type, j.doc::json ->> 'state' AS state, j.seq, (j.doc::json ->> 'revision')::bigint AS revision, to_timestamp(j.ended_at / 1e9) AS ended, j.doc, j.payload
+	SELECT j.id, j.type, plain(j.doc) ->> 'state' AS state, j.seq, (plain(j.doc) ->> 'revision')::bigint AS revision, to_timestamp(j.ended_at / 1e9) AS ended, j.doc, j.payload
 	FROM jobs j ORDER BY j.ended_at IS NOT NULL, j.seq;
