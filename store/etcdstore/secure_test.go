@@ -1,21 +1,30 @@
 package etcdstore
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/lokt-dev/lokt"
 )
@@ -111,5 +120,59 @@ func TestTLSAndAUserWithRightsForThePrefixOnlyAreEnough(t *testing.T) {
 	})
 	if _, err := Open(ctx, "http://"+at, Options{}); !errors.Is(err, lokt.ErrInvalid) {
 		t.Errorf("a URL of another kind: %v", err)
+	}
+}
+
+// forgetful is an etcd 3.4 with nothing in it that knows one token, and refuses whatever comes with another.
+type forgetful struct {
+	pb.UnimplementedKVServer
+	pb.UnimplementedAuthServer
+	token atomic.Int64
+}
+
+func (f *forgetful) judge(ctx context.Context, anonymous bool) error {
+	md, _ := metadata.FromIncomingContext(ctx)
+	shown := strings.Join(md.Get(rpctypes.TokenFieldNameGRPC), "")
+	if shown == "" && anonymous || shown == strconv.FormatInt(f.token.Load(), 10) {
+		return nil
+	}
+	return rpctypes.ErrGRPCInvalidAuthToken
+}
+
+func (f *forgetful) Authenticate(ctx context.Context, _ *pb.AuthenticateRequest) (*pb.AuthenticateResponse, error) {
+	return &pb.AuthenticateResponse{Header: &pb.ResponseHeader{}, Token: strconv.FormatInt(f.token.Load(), 10)}, f.judge(ctx, true)
+}
+
+func (f *forgetful) Range(ctx context.Context, _ *pb.RangeRequest) (*pb.RangeResponse, error) {
+	return &pb.RangeResponse{Header: &pb.ResponseHeader{}}, f.judge(ctx, false)
+}
+
+func (f *forgetful) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
+	one := &pb.ResponseOp{Response: &pb.ResponseOp_ResponseRange{ResponseRange: &pb.RangeResponse{}}}
+	return &pb.TxnResponse{Header: &pb.ResponseHeader{}, Responses: slices.Repeat([]*pb.ResponseOp{one}, len(r.GetSuccess()))}, f.judge(ctx, false)
+}
+
+// Promise S-117.
+func TestAnEtcdThatForgetsWhoHadLoggedInIsLoggedInToAgain(t *testing.T) {
+	t.Parallel()
+	etcd, server := &forgetful{}, grpc.NewServer()
+	pb.RegisterKVServer(server, etcd)
+	pb.RegisterAuthServer(server, etcd)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = server.Serve(l) }()
+	defer server.Stop()
+	s, err := Open(t.Context(), fmt.Sprintf("etcd://lokt:word@%s/locks", l.Addr()), Options{Timeout: longTimeout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	for range 3 {
+		if _, err := s.View(t.Context(), "x"); err != nil {
+			t.Errorf("with token %d: %v", etcd.token.Load(), err)
+		}
+		etcd.token.Add(1) // it was started again
 	}
 }

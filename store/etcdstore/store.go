@@ -39,6 +39,7 @@ type Options struct {
 // different processes, may work on the same keys.
 type Store struct {
 	client  *clientv3.Client
+	login   *clientv3.Client // shows no token: etcd 3.4 lets nobody log in whose token it does not know any more
 	prefix  string
 	timeout time.Duration
 	observe func([]lokt.Event)
@@ -94,8 +95,14 @@ func Open(ctx context.Context, rawURL string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, t.silence(ctx, err, unavailable(ctx, err))
 	}
+	config.Username, config.Password = "", ""
+	login, err := clientv3.New(config)
+	if err != nil {
+		return nil, errors.Join(unavailable(ctx, err), client.Close())
+	}
+	client.Auth = login.Auth
 	s := &Store{
-		client: client, prefix: t.prefix, timeout: o.Timeout, observe: o.Observe, keep: o.KeepEvents, slots: map[string]*slot{}, renew: make(chan struct{}, 1),
+		client: client, login: login, prefix: t.prefix, timeout: o.Timeout, observe: o.Observe, keep: o.KeepEvents, slots: map[string]*slot{}, renew: make(chan struct{}, 1),
 		wall: time.Now, anyway: 5 * time.Second, page: cmp.Or(o.page, 256),
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
@@ -108,7 +115,7 @@ func Open(ctx context.Context, rawURL string, o Options) (*Store, error) {
 	}); err != nil {
 		err = t.silence(ctx, err, s.explain(ctx, err))
 		s.cancel(errClosed)
-		_ = client.Close() // the connection is of no use
+		_, _ = client.Close(), login.Close() // the connections are of no use
 		return nil, err
 	}
 	s.note(first.Header, 0)
@@ -246,7 +253,7 @@ func (s *Store) Close() error {
 	}
 	s.each(func(sl *slot) { sl.forget(false) })
 	s.work.Wait()
-	if err := s.client.Close(); err != nil && !errors.Is(err, context.Canceled) {
+	if err := errors.Join(s.client.Close(), s.login.Close()); err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("close etcd client: %w", err)
 	}
 	return nil
