@@ -26,8 +26,8 @@ const (
 // alive asks the store and the scheduler for something small.
 func (d *daemon) alive(ctx context.Context) error {
 	_, err := d.locks.Get(ctx, probeName)
-	for _, db := range d.stores.databases {
-		err = errors.Join(err, db.Ping(ctx))
+	for _, ping := range d.stores.pings {
+		err = errors.Join(err, ping(ctx))
 	}
 	if err == nil && d.jobs != nil {
 		_, err = d.jobs.Status(ctx)

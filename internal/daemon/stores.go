@@ -26,6 +26,7 @@ type stores struct {
 	one       bool          // one store keeps locks and jobs
 	databases []*sqlstore.DB
 	places    []place.Teller
+	pings     []func(context.Context) error
 	failed    [2]<-chan struct{} // closed when a database cannot be relied on any more by this process
 	close     []func() error
 }
@@ -113,13 +114,14 @@ func (s *stores) openURL(ctx context.Context, url string, o sqlstore.Options, lo
 		}
 		s.failed[len(s.databases)] = db.Failed()
 		s.databases, s.places, s.close = append(s.databases, db), append(s.places, db), append(s.close, db.Close)
+		s.pings = append(s.pings, db.Ping)
 		return db.Locks(), db.Jobs(), tellContents(ctx, db, url, log)
 	case "etcd", "etcds":
 		locks, err := etcdstore.Open(ctx, url, etcdstore.Options{})
 		if err != nil {
 			return nil, nil, fmt.Errorf("open %s: %w", redact(url), err)
 		}
-		s.places, s.close = append(s.places, locks), append(s.close, locks.Close)
+		s.places, s.pings, s.close = append(s.places, locks), append(s.pings, locks.Ping), append(s.close, locks.Close)
 		return locks, nil, nil
 	}
 	return nil, nil, unknownStore(url)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/lokt-dev/lokt"
@@ -268,6 +269,33 @@ func TestTokensRiseThoughKeysAreDeletedAndEtcdIsSetBack(t *testing.T) {
 	turn(m, "after etcd was set back under a running store")
 	setBack()
 	turn(lokt.NewManager(later()), "after etcd was set back, to a new store")
+}
+
+// Promise S-435.
+func TestAnEtcdThatHasNoRoomIsNotReady(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1, false)
+	s, cl := c.open(t, c.url(), Options{Timeout: longTimeout}), c.client(t)
+	before, err := cl.Get(t.Context(), "/", clientv3.WithPrefix())
+	if err := errors.Join(err, s.Ping(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := cl.Get(t.Context(), "/", clientv3.WithPrefix()); err != nil || after.Header.Revision != before.Header.Revision {
+		t.Errorf("it has stored something: %v, %v", after, err)
+	}
+	no := &pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, MemberID: before.Header.MemberId, Alarm: pb.AlarmType_NOSPACE}
+	if _, err := pb.NewMaintenanceClient(cl.ActiveConnection()).Alarm(t.Context(), no); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Ping(t.Context()); !errors.Is(err, lokt.ErrUnavailable) || !strings.Contains(err.Error(), "space") {
+		t.Errorf("without room: %v", err)
+	}
+	if _, err := cl.AlarmDisarm(t.Context(), &clientv3.AlarmMember{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Ping(t.Context()); err != nil {
+		t.Errorf("with room again: %v", err)
+	}
 }
 
 // Promise S-110.

@@ -129,6 +129,20 @@ func (s *Store) Conditions(ctx context.Context) []place.Condition {
 	return members.Conditions(ctx, s.client)
 }
 
+// Ping reports why nothing can be stored: etcd refuses when it has no room what would put something, though it never does.
+func (s *Store) Ping(ctx context.Context) error {
+	bounded, cancel := s.bound(ctx)
+	defer cancel()
+	key := s.prefix + "/ping"
+	if err := s.try(bounded, func(ctx context.Context) error {
+		_, err := s.client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "<", 0)).Then(clientv3.OpPut(key, "")).Commit()
+		return err
+	}); err != nil {
+		return s.explain(ctx, err)
+	}
+	return nil
+}
+
 // now reads the wall clock.
 func (s *Store) now() time.Time { return s.wall().Round(0).UTC() }
 
