@@ -305,6 +305,8 @@ func pgError(err error) error {
 		return err
 	case errors.As(err, &e) && strings.HasPrefix(e.Code, "XX"):
 		return fmt.Errorf("%w: %w: %w", lokt.ErrUnavailable, lokt.ErrDamaged, err)
+	case e != nil && (e.Code == "26000" || e.Code == "42P05"): // what was prepared on another connection
+		return fmt.Errorf("%w: with a pooler in between the URL has to end with ?default_query_exec_mode=exec: %w", lokt.ErrUnavailable, err)
 	}
 	return unavailable(err)
 }

@@ -271,3 +271,22 @@ func TestWorkersThatWaitThroughAPoolerAreGrantedWhatWasSubmittedElsewhere(t *tes
 		t.Error("the job waits although somebody waits for it, until that one has waited half a minute")
 	}
 }
+
+func TestAPoolerOfWhichTheURLSaysNothingIsNamed(t *testing.T) {
+	t.Parallel()
+	db := openPG(t, schemaURL(t), Options{})
+	err := serverJobsOf(db).db.using(t.Context(), "test", func(ctx context.Context, c *pgx.Conn) error {
+		var one int
+		look := func() error { return c.QueryRow(ctx, "SELECT version FROM lokt_schema").Scan(&one) }
+		if err := look(); err != nil {
+			return err
+		}
+		if _, err := c.Exec(ctx, "DEALLOCATE ALL", pgx.QueryExecModeSimpleProtocol); err != nil { // as if it were another's connection
+			return err
+		}
+		return look()
+	})
+	if !errors.Is(err, lokt.ErrUnavailable) || !strings.Contains(fmt.Sprint(err), "default_query_exec_mode=exec") {
+		t.Errorf("it says %v", err)
+	}
+}
