@@ -253,7 +253,7 @@ func (d *Dashboard) carryOut(ctx context.Context, r *run, ids []string, reason s
 		if ctx.Err() != nil {
 			break
 		}
-		err := d.doOne(ctx, r.Verb, id, reason)
+		err := d.doOne(ctx, r, id, reason)
 		d.runs.mu.Lock()
 		if err == nil {
 			r.Done++
@@ -269,8 +269,8 @@ func (d *Dashboard) carryOut(ctx context.Context, r *run, ids []string, reason s
 	d.Log.Info("dashboard", "action", r.Verb, "jobs", r.Which, "who", r.Who, "done", r.Done, "failed", r.Failed, "undone", r.Undone)
 }
 
-func (d *Dashboard) doOne(ctx context.Context, verb, id, reason string) error {
-	if verb == "cancel" {
+func (d *Dashboard) doOne(ctx context.Context, r *run, id, reason string) error {
+	if r.Verb == "cancel" {
 		_, err := d.Jobs.Cancel(ctx, id, reason)
 		return err
 	}
@@ -281,7 +281,11 @@ func (d *Dashboard) doOne(ctx context.Context, verb, id, reason string) error {
 	if schedule(&j) {
 		return fmt.Errorf("%s is a schedule, which begins again only by its ID: lokt job retry %[1]s", id)
 	}
-	_, err = d.Jobs.Submit(ctx, []jobs.Spec{j.Job.Again()})
+	spec := j.Job.Again()
+	if r.key != "" { // another daemon, or this one before it was started again, may have been sent the form too
+		spec.IdempotencyKey = "dashboard-" + r.key + "-" + id
+	}
+	_, err = d.Jobs.Submit(ctx, []jobs.Spec{spec})
 	return err
 }
 

@@ -115,6 +115,34 @@ func TestManyJobsAreThoseThatWereCountedAndAFormSentTwiceIsOneAction(t *testing.
 	}
 }
 
+// Promise S-371.
+func TestAFormThatIsSentToTwoDaemonsSubmitsNothingTwice(t *testing.T) {
+	at := func(c *dashboard.Config) { c.Undo = time.Millisecond }
+	s := newSite(t, at)
+	other := newSite(t, func(c *dashboard.Config) {
+		at(c)
+		c.Locks, c.Jobs = s.locks, s.jobs
+	})
+	s.submit(t, spec("a", `{}`), spec("a", `{}`))
+	s.fail(t, "a", "broken")
+	s.fail(t, "a", "broken")
+	form := s.form(t, "/bulk?action=retry&type=a", "/bulk")
+	form.Set("confirm", "2")
+	for _, one := range []*site{s, other} {
+		_, body, next := do(t, "POST", one.url+"/bulk", form)
+		var ran struct{ Done int }
+		for end := time.Now().Add(30 * time.Second); ran.Done < 2 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+			one.twin(t, next, &ran)
+		}
+		if ran.Done != 2 {
+			t.Fatalf("%d are done: %s", ran.Done, body)
+		}
+	}
+	if all, err := s.jobs.List(t.Context(), jobs.Filter{State: jobs.Queued}); err != nil || len(all.Jobs) != 2 {
+		t.Errorf("there are %+v, %v", all.Jobs, err)
+	}
+}
+
 // Promise S-98.
 func TestAStreamEndsWithItsToken(t *testing.T) {
 	var revoked atomic.Bool
