@@ -154,7 +154,7 @@ type runs struct {
 // of returns where the run of the form is that has the key, if it was sent already.
 func (r *runs) of(key string) string {
 	for _, one := range r.all {
-		if key != "" && one.key == key {
+		if one.key == key {
 			return "/runs/" + one.ID
 		}
 	}
@@ -200,7 +200,7 @@ func (d *Dashboard) startRun(v *visit) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	key := v.r.PostFormValue("key")
+	key := cmp.Or(v.r.PostFormValue("key"), rand.Text())
 	d.runs.mu.Lock()
 	at := d.runs.of(key)
 	d.runs.mu.Unlock()
@@ -217,13 +217,9 @@ func (d *Dashboard) startRun(v *visit) (string, error) {
 	if set := v.r.PostFormValue("set"); set != "" && set != b.Set {
 		return "", fmt.Errorf("%w: it would now be for as many jobs, but for others than were counted: nothing was done", lokt.ErrInvalid)
 	}
-	r := &run{ID: rand.Text(), key: key, Verb: b.Verb, Which: b.Which, Who: v.Who(), Begins: time.Now().Add(d.Undo), Count: len(ids)}
-	ctx, stop := context.WithCancel(d.Stop)
-	r.stop = stop
 	d.runs.mu.Lock()
 	defer d.runs.mu.Unlock()
 	if at := d.runs.of(key); at != "" {
-		stop()
 		return at, nil
 	}
 	for id, old := range d.runs.all {
@@ -232,9 +228,10 @@ func (d *Dashboard) startRun(v *visit) (string, error) {
 		}
 	}
 	if len(d.runs.all) >= mostRuns {
-		stop()
 		return "", fmt.Errorf("%w: %d such actions are under way or ended lately", lokt.ErrUnavailable, mostRuns)
 	}
+	ctx, stop := context.WithCancel(d.Stop)
+	r := &run{ID: rand.Text(), key: key, stop: stop, Verb: b.Verb, Which: b.Which, Who: v.Who(), Begins: time.Now().Add(d.Undo), Count: len(ids)}
 	d.runs.all[r.ID] = r
 	go d.carryOut(ctx, r, ids, v.reason())
 	return "/runs/" + r.ID, nil
@@ -282,9 +279,7 @@ func (d *Dashboard) doOne(ctx context.Context, r *run, id, reason string) error 
 		return fmt.Errorf("%s is a schedule, which begins again only by its ID: lokt job retry %[1]s", id)
 	}
 	spec := j.Job.Again()
-	if r.key != "" { // another daemon, or this one before it was started again, may have been sent the form too
-		spec.IdempotencyKey = "dashboard-" + r.key + "-" + id
-	}
+	spec.IdempotencyKey = "dashboard-" + r.key + "-" + id // another daemon may have been sent the form too, or this one before a restart
 	_, err = d.Jobs.Submit(ctx, []jobs.Spec{spec})
 	return err
 }
