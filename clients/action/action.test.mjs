@@ -49,12 +49,21 @@ function job(name, inputs) {
   return j;
 }
 
+/** A port that nobody gets who does not ask for it: the system gives connections, and who asks for any port, those above. */
+async function freePort() {
+  for (;;) {
+    const port = 10_000 + Math.floor(Math.random() * 22_000);
+    const s = createServer();
+    const free = await new Promise((resolve) => s.once("error", () => resolve(false)).listen(port, "127.0.0.1", () => resolve(true)));
+    if (!free) continue; // somebody else's
+    s.close();
+    await once(s, "close");
+    return port;
+  }
+}
+
 async function loktd(...args) {
-  const s = createServer().listen(0, "127.0.0.1");
-  await once(s, "listening");
-  const { port } = s.address();
-  s.close();
-  await once(s, "close");
+  const port = await freePort();
   const env = Object.fromEntries(Object.entries(process.env).filter(([k]) => !k.startsWith("LOKT")));
   const daemon = spawn(process.env.LOKTD, ["--listen", `127.0.0.1:${port}`, "--store", "memory:", ...args], { env, stdio: "ignore" });
   for (let up = false; !up; await pause(20)) {
@@ -191,7 +200,7 @@ test("a keeper goes on as long as it is in doubt, and ends when the lock is lost
   const server = await loktd();
   t.after(() => server.stop());
   const sick = Array(400).fill(["<html>", 200]);
-  const a = job("11", { server: await proxy(t, server.url, sick), name: "deploy", ttl: "3", timeout: "0" });
+  const a = job("11", { server: await proxy(t, server.url, sick), name: "deploy", ttl: "12", timeout: "0" });
   assert.equal((await stepAside(a, "main.mjs")).code, 0);
   const keeper = Number(/keeper=(.*)/.exec(readFileSync(a.state, "utf8"))[1]);
   const lives = () => {

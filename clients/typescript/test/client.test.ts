@@ -18,13 +18,17 @@ const loktd = process.env["LOKTD"] ?? "";
 const ttlMs = 8000;
 const withServer = { skip: loktd === "" ? "LOKTD does not name a loktd" : false };
 
+/** A port that nobody gets who does not ask for it: the system gives connections, and who asks for any port, those above. */
 async function freePort(): Promise<number> {
-  const s = createTCP().listen(0, "127.0.0.1");
-  await once(s, "listening");
-  const { port } = s.address() as AddressInfo;
-  s.close();
-  await once(s, "close");
-  return port;
+  for (;;) {
+    const port = 10_000 + Math.floor(Math.random() * 22_000);
+    const s = createTCP();
+    const free = await new Promise<boolean>((resolve) => s.once("error", () => resolve(false)).listen(port, "127.0.0.1", () => resolve(true)));
+    if (!free) continue; // somebody else's
+    s.close();
+    await once(s, "close");
+    return port;
+  }
 }
 
 /** A loktd on a port of its own, which can be killed and started again. */
@@ -181,14 +185,14 @@ test("a lock that is taken away aborts the signal of its holder", withServer, as
 
 test("who is asked to leave says that it has heard", withServer, async () => {
   await using server = await Server.start();
-  const lease = await new lokt.Lokt({ server: server.url }).lock("db", { ttlMs: 12_000 });
+  const lease = await new lokt.Lokt({ server: server.url }).lock("db", { ttlMs: 24_000 });
   const begun = Date.now();
-  const claim = { lease_id: "of-bob", owner: { id: "bob" }, priority: 9, preempt_ms: 1000, wait_ms: 20_000, ttl_ms: 60_000 };
+  const claim = { lease_id: "of-bob", owner: { id: "bob" }, priority: 9, preempt_ms: 5000, wait_ms: 60_000, ttl_ms: 60_000 };
   const answer = await fetch(`${server.url}/v1/locks/db/leases`, { method: "POST", body: JSON.stringify(claim), headers: { "content-type": "application/json" } });
   const took = Date.now() - begun;
   assert.equal(answer.status, 200);
-  assert(lease.signal.aborted, "the lock was another's before its holder had lost it");
-  assert(took < 10_000, `it took ${took} ms, and the next renewal is due after 6 s at most`);
+  assert.equal(lease.state, "lost", "the lock was another's before its holder had lost it");
+  assert(took < 22_000, `it took ${took} ms: the next renewal is due after 12 s at most, and who is silent has 24`);
 });
 
 test("who may hold for so long has lost it before the next has it, also after a wait", withServer, async () => {
@@ -222,17 +226,20 @@ test("a server that is killed and started again loses neither lease nor job", wi
   await using server = await Server.start("--lease-ttl", "8s");
   const client = new lokt.Lokt({ server: server.url });
   await using lease = await client.lock("db", { ttlMs });
-  const worker = new lokt.Worker(client, async () => void (await pause(2500)));
+  let end = (): void => undefined;
+  const again = new Promise<void>((resolve) => (end = resolve));
+  const worker = new lokt.Worker(client, async () => void (await again));
   const working = worker.run();
   const id = await client.jobs.submit({ max_attempts: 3 });
   while ((await client.jobs.get(id)).state !== "running") await pause(50);
   await server.kill();
   await pause(300);
   await server.start();
+  end();
   const job = await client.jobs.wait(id, { signal: AbortSignal.timeout(60_000) });
   assert.deepEqual([job.state, job.attempt], ["completed", 1]);
   await until(() => renewed(client));
-  assert.equal(lease.state, "held");
+  await until(() => lease.state === "held"); // and not in doubt any more
   worker.drain();
   await working;
 });
@@ -426,7 +433,7 @@ test("a release that failed can be called again", withServer, async () => {
     if (cut && init?.method === "DELETE") throw new TypeError("fetch failed");
     return fetch(url, init);
   };
-  const client = new lokt.Lokt({ server: server.url, timeoutMs: 300, fetch: broken });
+  const client = new lokt.Lokt({ server: server.url, timeoutMs: 5000, fetch: broken });
   const lease = await client.lock("db", { ttlMs: 60_000 });
   await assert.rejects(lease.release(), lokt.UnavailableError);
   assert.equal((await client.show("db")).holders.length, 1);
@@ -483,7 +490,7 @@ test("bad input gets one clear error", async () => {
   await once(other, "listening");
   const at = `127.0.0.1:${(other.address() as AddressInfo).port}`;
   await assert.rejects(new lokt.Lokt({ server: `http://${at}` }).about(), lokt.IncompatibleError);
-  await assert.rejects(new lokt.Lokt({ server: `https://${at}`, timeoutMs: 500 }).about(), /TLS/);
+  await assert.rejects(new lokt.Lokt({ server: `https://${at}`, timeoutMs: 30_000 }).about(), /TLS/);
   other.close();
   other.closeAllConnections();
 });
