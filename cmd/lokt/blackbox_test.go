@@ -3,7 +3,9 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -35,6 +37,11 @@ func (s suite) Run() int {
 	if err := parallel.Default(atOnce); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
+	}
+	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT} {
+		if signal.Ignored(sig) { // as where a shell runs this in the background: what is tested must not inherit it
+			signal.Notify(make(chan os.Signal, 1), sig)
+		}
 	}
 	return s.m.Run()
 }
