@@ -122,7 +122,7 @@ func newTab(t *testing.T, parent context.Context) *tab {
 	t.Cleanup(cancel)
 	b := &tab{ctx, t}
 	b.do(chromedp.EmulateViewport(1200, 900))
-	b.ctx, cancel = context.WithTimeout(ctx, 2*time.Minute) // the browser is not to end with the first action
+	b.ctx, cancel = context.WithTimeout(ctx, 5*time.Minute) // the browser is not to end with the first action
 	t.Cleanup(cancel)
 	if err := chromedp.Listen(ctx, func(event any) {
 		switch e := event.(type) {
@@ -175,7 +175,7 @@ func (b *tab) text() string {
 // sees waits until the page shows the text.
 func (b *tab) sees(text string) {
 	b.t.Helper()
-	b.within(20*time.Second, text)
+	b.within(time.Minute, text)
 }
 
 func (b *tab) within(limit time.Duration, text string) {
@@ -215,7 +215,7 @@ func TestALockTakenElsewhereAppearsInEveryTabAndWhatWasTypedStays(t *testing.T) 
 	one.sees("Nobody holds or waits for a lock")
 	two.sees("Nobody holds it")
 	one.do(chromedp.SendKeys(`input[name=q]`, "bui"))
-	s.spawn("guard", "build", "--ttl", "1m", "--", "sleep", "60")
+	s.spawn("guard", "build", "--ttl", "1m", "--", "sleep", "600")
 	call(two, page.BringToFront, cdp.Empty{})
 	two.sees("guard")
 	call(one, page.BringToFront, cdp.Empty{})
@@ -254,7 +254,7 @@ func TestAPageComesBackAfterAnswersThatAreNoStream(t *testing.T) {
 	time.Sleep(3 * time.Second) // it has tried, and was answered
 	away.Store(false)
 	b.sees("live")
-	s.spawn("guard", "build", "--ttl", "1m", "--", "sleep", "60")
+	s.spawn("guard", "build", "--ttl", "1m", "--", "sleep", "600")
 	b.sees("held")
 }
 
@@ -275,7 +275,7 @@ func TestAPageSaysThatNothingComesOverItsConnection(t *testing.T) {
 	b.within(90*time.Second, "no connection")
 	signal(syscall.SIGCONT)
 	b.sees("live")
-	s.spawn("guard", "build", "--ttl", "1m", "--", "sleep", "60")
+	s.spawn("guard", "build", "--ttl", "1m", "--", "sleep", "600")
 	b.sees("held")
 }
 
@@ -300,7 +300,7 @@ func TestAPageWhoseTokenIsRevokedShowsTheLogin(t *testing.T) {
 
 func TestAllIsDoneByKeyboardAlone(t *testing.T) {
 	s := start(t)
-	s.spawn("guard", "build", "--ttl", "1m", "--", "sleep", "60")
+	s.spawn("guard", "build", "--ttl", "1m", "--", "sleep", "600")
 	b := open(t)
 	b.do(chromedp.Navigate(s.url + "/"))
 	b.sees("build")
@@ -346,7 +346,7 @@ func TestEverythingWorksWithoutJavaScript(t *testing.T) {
 	}
 	reads := func(want string) {
 		t.Helper()
-		deadline := time.Now().Add(20 * time.Second)
+		deadline := time.Now().Add(time.Minute)
 		for html := ""; !strings.Contains(html, want); html = run(b, chromedp.OuterHTML("html")) {
 			if time.Now().After(deadline) {
 				t.Fatalf("%q did not come in %s", want, html)
@@ -390,7 +390,7 @@ func TestATokenLogsInShowsWhatItMayAndLogsOut(t *testing.T) {
 	reader, admin := token("rita", "read"), token("ada", "read,lock,force,submit,work,admin")
 	s := start(t, "--tokens", tokens)
 	s.token = admin
-	s.spawn("guard", "build", "--ttl", "1m", "--", "sleep", "60")
+	s.spawn("guard", "build", "--ttl", "1m", "--", "sleep", "600")
 	b := open(t)
 	login := func(with string) {
 		t.Helper()
@@ -438,12 +438,12 @@ func TestATokenLogsInShowsWhatItMayAndLogsOut(t *testing.T) {
 // fill makes something of everything, much of it hostile.
 func fill(s *server) (job string) {
 	evil := `"><script>alert(1)</script><img src=x onerror=alert(2)>`
-	s.spawn("guard", "build", "--ttl", "1m", "--meta", "note="+evil, "--", "sleep", "60")
-	s.spawn("guard", "gpu", "--slots", "3", "--ttl", "1m", "--", "sleep", "60")
+	s.spawn("guard", "build", "--ttl", "1m", "--meta", "note="+evil, "--", "sleep", "600")
+	s.spawn("guard", "gpu", "--slots", "3", "--ttl", "1m", "--", "sleep", "600")
 	for strings.Count(s.lokt("status"), "guard") < 2 {
 		time.Sleep(20 * time.Millisecond)
 	}
-	s.spawn("guard", "build", "--ttl", "1m", "--wait", "--", "sleep", "60")
+	s.spawn("guard", "build", "--ttl", "1m", "--wait", "--", "sleep", "600")
 	s.lokt("freeze", "deploy", "--ttl", "15m", "--reason", evil)
 	ask := func(text string) {
 		c := s.command("ask", "gpu", text)
@@ -610,19 +610,23 @@ func TestPicturesAreMade(t *testing.T) {
 			time.Sleep(20 * time.Millisecond)
 		}
 	}
+	seen := filepath.Join(t.TempDir(), "seen")
 	for _, who := range []string{"ana", "ben", "ci-7"} {
-		as(who, "guard", "build", "--ttl", "30s", "--wait", "--", "sleep", "0.7")
+		as(who, "guard", "build", "--ttl", "30s", "--wait", "--", "sh", "-c", `until [ -e "$1" ]; do sleep 0.1; done; sleep 0.7`, "sh", seen)
 		have(who)
+	}
+	if err := os.WriteFile(seen, nil, 0o600); err != nil {
+		t.Fatal(err)
 	}
 	for s.lokt("status", "--json") != "[]\n" {
 		time.Sleep(50 * time.Millisecond)
 	}
 	for _, who := range []string{"ana", "agent-3", "ci-8"} {
-		as(who, "guard", "build", "--ttl", "30s", "--wait", "--", "sleep", "100")
-		time.Sleep(300 * time.Millisecond) // they come in this order
+		as(who, "guard", "build", "--ttl", "30s", "--wait", "--", "sleep", "600")
+		have(who) // they come in this order
 	}
-	as("trainer", "guard", "gpu", "--slots", "3", "--ttl", "30s", "--", "sleep", "100")
-	as("notebook", "guard", "gpu", "--slots", "3", "--ttl", "30s", "--", "sleep", "100")
+	as("trainer", "guard", "gpu", "--slots", "3", "--ttl", "30s", "--", "sleep", "600")
+	as("notebook", "guard", "gpu", "--slots", "3", "--ttl", "30s", "--", "sleep", "600")
 	s.lokt("freeze", "deploy", "--ttl", "2h", "--reason", "release 1.4 is being tested")
 	for i := range 3 {
 		s.lokt("job", "submit", "--type", "thumbnail", "--payload", fmt.Sprintf(`{"file":"a%d.png"}`, i))
