@@ -65,14 +65,13 @@ func (s *stage) start() {
 	if err := s.daemon.Start(); err != nil {
 		s.t.Fatal(err)
 	}
-	for range 400 {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(25 * time.Millisecond) {
 		if r, err := http.Get(s.url + "/readyz"); err == nil {
 			_ = r.Body.Close()
 			if r.StatusCode == http.StatusOK {
 				return
 			}
 		}
-		time.Sleep(25 * time.Millisecond)
 	}
 	s.t.Fatal("loktd is not ready")
 }
@@ -225,7 +224,7 @@ var scenarios = []struct {
 		killed := time.Now()
 		token, why := b.acquire("db", ttl, long)
 		// The last renewal was at most half a TTL before the kill, and the kill took the machine up to two seconds.
-		if took := time.Since(killed); why != "" || token == 0 || took < ttl/2-2*time.Second || took > 2*ttl {
+		if took := time.Since(killed); why != "" || token == 0 || took < ttl/2-2*time.Second || took > ttl+30*time.Second {
 			return fmt.Sprint(got(token, why), " after ", took)
 		}
 		return "free when the time to live is over, not before"
