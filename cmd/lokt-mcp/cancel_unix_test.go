@@ -82,7 +82,7 @@ func TestWhatIsReservedForACancelledRequestIsGivenBack(t *testing.T) {
 	}
 	await := func(file string) {
 		t.Helper()
-		if !comes(file, 15*time.Second) {
+		if !comes(file, 30*time.Second) {
 			t.Fatalf("there is no %s", file)
 		}
 	}

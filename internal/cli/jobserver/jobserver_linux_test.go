@@ -32,7 +32,8 @@ const jobs = `
 N = 1 2 3 4 5 6
 all: $(addprefix job,$(N))
 job%:
-	@echo + >> log; sleep $(LAST); echo - >> log
+	@echo + >> log; $(DO); echo - >> log
+DO = sleep $(LAST)
 LAST = 0.05
 sub:
 	+@$(MAKE) --no-print-directory all
@@ -40,6 +41,17 @@ fork:
 	-+@$(MAKE) --no-print-directory all
 .PHONY: all sub fork
 `
+
+// untilGo is for a build whose jobs end when [site.letGo] says so, however slowly they begin.
+const untilGo = "DO=until test -e go; do sleep 0.05; done"
+
+// letGo lets those jobs end.
+func (s *site) letGo() {
+	s.Helper()
+	if err := os.WriteFile(filepath.Join(s.dir, "go"), nil, 0o644); err != nil {
+		s.Fatal(err)
+	}
+}
 
 func newSite(t *testing.T) *site {
 	t.Helper()
@@ -121,7 +133,7 @@ func TestAllBuildsTogetherRunAsManyJobsAsThereAreTokens(t *testing.T) {
 	var builds []*exec.Cmd
 	var outs []*bytes.Buffer
 	for _, target := range []string{"all", "sub", "all"} {
-		c, out := s.build(3, "--", "make", "-j", target)
+		c, out := s.build(3, "--", "make", "-j", target, "LAST=0.3")
 		builds, outs = append(builds, c), append(outs, out)
 	}
 	for i, c := range builds {
@@ -142,8 +154,9 @@ func TestAllBuildsTogetherRunAsManyJobsAsThereAreTokens(t *testing.T) {
 
 func TestOneBuildHasAllTokensThatNobodyElseWants(t *testing.T) {
 	s := newSite(t)
-	c, out := s.build(4, "--", "make", "-j", "all", "LAST=0.3")
+	c, out := s.build(4, "--", "make", "-j", "all", untilGo)
 	s.await("four jobs run", func() bool { most, _ := s.soFar(); return most == 4 })
+	s.letGo()
 	if err := c.Wait(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -187,8 +200,9 @@ func TestNoTokenIsLostWhenBuildsAreKilled(t *testing.T) {
 		}
 	}
 	s.await("all tokens are back", func() bool { return s.taken() == 0 })
-	c, out := s.build(3, "--", "make", "-j", "all", "LAST=0.3")
+	c, out := s.build(3, "--", "make", "-j", "all", untilGo)
 	s.await("three jobs run", func() bool { most, _ := s.soFar(); return most == 3 })
+	s.letGo()
 	if err := c.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
@@ -224,9 +238,7 @@ whole:
 		t.Fatal(err)
 	}
 	s.await("the tokens of the dead client are back", func() bool { return s.taken() <= 2 }) // the first job's, and one that is offered
-	if err := os.WriteFile(filepath.Join(s.dir, "go"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	s.letGo()
 	if err := c.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
@@ -247,9 +259,7 @@ func TestTokensAreTakenFromOneDescriptorAndGivenToAnother(t *testing.T) {
 	if n := s.taken(); n != 3 {
 		t.Errorf("%d tokens are out, and with the first there are 3", n)
 	}
-	if err := os.WriteFile(filepath.Join(s.dir, "go"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	s.letGo()
 	if err := c.Wait(); err != nil || out.String() != "++" {
 		t.Errorf("the client read %q: %v", out, err)
 	}
