@@ -23,7 +23,7 @@ import (
 )
 
 // atMost is how long a test waits for what must happen. Nothing takes so long, but machines are busy.
-const atMost = 20 * time.Second
+const atMost = time.Minute
 
 // terminal is a real one: tmux draws what programs write, and tells what the screen is then.
 type terminal struct {
