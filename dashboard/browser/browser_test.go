@@ -605,9 +605,10 @@ func TestPicturesAreMade(t *testing.T) {
 			_ = c.Wait()
 		})
 	}
-	have := func(text string) {
-		for !strings.Contains(s.lokt("status", "--json"), text) {
-			time.Sleep(20 * time.Millisecond)
+	have := func(who string) { // among those who hold or wait
+		for seen := ""; !strings.Contains(seen, `"`+who+`"`); time.Sleep(20 * time.Millisecond) {
+			out, _ := s.command("status", "build", "--json").Output() // fails while it is free
+			seen = string(out)
 		}
 	}
 	seen := filepath.Join(t.TempDir(), "seen")

@@ -53,6 +53,7 @@ class Answering:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         if context is not None:  # before the server is used, and who says nothing is in nobody's way
             self.server.socket = context.wrap_socket(self.server.socket, server_side=True, do_handshake_on_connect=False)
+            self.server.handle_error = lambda *_: None  # type: ignore[method-assign]  # of handshakes that fail
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
