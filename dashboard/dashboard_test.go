@@ -707,7 +707,7 @@ func TestAnOpenPageIsToldOfAChangeWithinASecond(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := http.DefaultClient.Do(r)
+	answer, err := http.DefaultClient.Do(r) //nolint:bodyclose // it is closed below
 	if err != nil {
 		t.Fatal(err)
 	}
