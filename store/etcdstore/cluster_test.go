@@ -2,6 +2,7 @@ package etcdstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 
+	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/testkit/ports"
 	"github.com/lokt-dev/lokt/internal/testkit/servers"
 )
@@ -197,6 +199,9 @@ func (c *cluster) open(t testing.TB, url string, o Options) *Store {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	s, err := Open(ctx, url, o)
+	for errors.Is(err, lokt.ErrUnavailable) && ctx.Err() == nil { // its timeout may be short, and this machine slow
+		s, err = Open(ctx, url, o)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
