@@ -30,6 +30,22 @@ func manager(t *testing.T, address string) *lokt.Manager {
 	return lokt.NewManager(s)
 }
 
+// tellHistory logs what etcd has about a lock: the times are those of the lock's clock.
+func tellHistory(t *testing.T, address, name string) {
+	t.Helper()
+	s, err := etcdstore.Open(t.Context(), "etcd://"+address+"/lokt", etcdstore.Options{})
+	if err != nil {
+		t.Log(err)
+		return
+	}
+	defer func() { _ = s.Close() }()
+	page, err := s.ReadEvents(t.Context(), lokt.EventQuery{Name: name, Limit: 50, Latest: true})
+	for _, e := range page.Events {
+		t.Logf("%d %s %s %s token %d, until %s, %v", e.Seq, e.Time.Format(time.StampMicro), e.Type, e.Owner.ID, e.Token, e.Expires.Format(time.StampMicro), e.Extra)
+	}
+	t.Log(err)
+}
+
 // A leader of etcd that stood still and has been replaced ends, when it goes on, leases that were renewed meanwhile, and says
 // that it renews others, which its successor does not know of. Neither must end a hold.
 //
@@ -81,6 +97,7 @@ func TestAHoldLastsThoughEtcdsLeaderStoodStill(t *testing.T) {
 			<-renewed
 			if lasted := got.Sub(last); err != nil || lasted < lockTTL {
 				t.Errorf("another has %s %v after its last renewal, %v", h.Name, lasted, err)
+				tellHistory(t, cluster.clients[(at+1)%3], h.Name)
 			}
 		})
 	}
