@@ -80,6 +80,19 @@ func (term *terminal) attach(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
 }
 
+// until reads until the text has appeared.
+func (term *terminal) until(t *testing.T, text string) {
+	t.Helper()
+	var all string
+	buf := make([]byte, 4096)
+	for !strings.Contains(all, text) {
+		n, err := term.master.Read(buf)
+		if all += string(buf[:n]); err != nil {
+			t.Fatalf("want %q, got %q: %v", text, all, err)
+		}
+	}
+}
+
 // rest returns all that appears until the last program has closed the terminal.
 func (term *terminal) rest() string {
 	var all strings.Builder

@@ -335,13 +335,13 @@ func TestAnInterruptOfAWaiterAtATerminalEndsIt(t *testing.T) {
 	term.attach(cmd)
 	w := p.start(cmd)
 	check(t, term.slave.Close())
+	term.until(t, `waiting, 1st in the queue: "x" is held by first@`)
 	p.queued("x", 1)
 	_, err := term.master.WriteString("\x03")
 	check(t, err)
 	if code := w.died(); code != 130 {
 		t.Errorf("exit %d", code)
 	}
-	contains(t, term.rest(), "waiting", "first") // on a terminal it says whom it waits for
 	if q := p.queue("x"); len(q) != 0 {
 		t.Errorf("left behind: %v", q)
 	}
