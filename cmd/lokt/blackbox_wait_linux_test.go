@@ -258,7 +258,7 @@ func TestAWaitWhoseTimeIsOverLeavesATicketToAnAgent(t *testing.T) {
 		h := p.as("holder").hold("x")
 		a := p.agent()
 		for _, args := range [][]string{{"lock", "x"}, {"guard", "x", "--", "true"}} {
-			flags := []string{"--wait", "--timeout", "2s", "--json"}
+			flags := []string{"--wait", "--timeout", "50ms", "--json"}
 			r := a.want(2, append(append(slices.Clone(args[:2]), flags...), args[2:]...)...)
 			var v struct {
 				TimedOut bool `json:"timed_out"`

@@ -26,9 +26,9 @@ import (
 // Times of waiting.
 const (
 	defaultTimeout = 10 * time.Minute
-	noteAfter      = 50 * time.Millisecond // of waiting a claim says what it waits for
-	noteEvery      = 30 * time.Second      // how often it says so again
-	historyTime    = 2 * time.Second       // how long looking for earlier holds may take
+	noteEvery      = 30 * time.Second // how often a claim that waits says what it waits for
+	historyTime    = 2 * time.Second  // how long looking for earlier holds may take
+	historyHolds   = 40               // how many of them count
 )
 
 // Flags say whether and for how long a command waits for locks, and carry its ticket.
@@ -203,15 +203,18 @@ func (w *waiting) Release(ctx context.Context, t lokt.Target) ([]lokt.Holder, er
 	return w.Service.Release(ctx, t)
 }
 
-// announce says on standard error what a claim waits for, while it does, until stop is called. The claim waits for none of it.
+// announce says on standard error what a claim waits for, at once and again while it does, until stop is called.
 func (w *waiting) announce(ctx context.Context, c lokt.Claim) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
+	next := noteEvery
+	if !w.note(ctx, c) {
+		next = time.Second // it may have to wait all the same
+	}
 	var telling sync.WaitGroup
 	telling.Go(func() {
-		for next := noteAfter; app.Pause(ctx, next); {
-			if next = noteEvery; !w.note(ctx, c) {
-				next = time.Second // it may have to wait all the same
-			}
+		for app.Pause(ctx, next) {
+			next = noteEvery
+			w.note(ctx, c)
 		}
 	})
 	return func() { cancel(); telling.Wait() }
@@ -234,7 +237,7 @@ func (w *waiting) note(ctx context.Context, c lokt.Claim) bool {
 		}
 	}
 	var blocked *lokt.BlockedError
-	if !errors.As(s.WouldGrant(c), &blocked) {
+	if !errors.As(s.WouldGrant(c), &blocked) || ctx.Err() != nil {
 		return false
 	}
 	place := ordinal(ahead + 1)
@@ -242,9 +245,6 @@ func (w *waiting) note(ctx context.Context, c lokt.Claim) bool {
 		place = "would be " + place
 	}
 	text := fmt.Sprintf("waiting, %s in the queue: %s%s", place, w.text(blocked), w.estimate(ctx, s.Now, c, blocked, ahead))
-	if ctx.Err() != nil {
-		return false
-	}
 	if t := w.ticket; t != nil {
 		if t.again && !queued {
 			text = fmt.Sprintf("the place is gone, for nobody asked for it within %s; %s", app.Short(lokt.TicketTTL), text)
@@ -278,10 +278,10 @@ func (w *waiting) estimate(ctx context.Context, now time.Time, c lokt.Claim, e *
 func (w *waiting) earlier(ctx context.Context, name string) (all []time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, historyTime)
 	defer cancel()
-	q := lokt.EventQuery{Name: name, Types: []lokt.EventType{lokt.EventRelease}, Limit: 40}
+	q := lokt.EventQuery{Name: name, Types: []lokt.EventType{lokt.EventRelease}, Limit: historyHolds}
 	switch {
 	case w.b.Store != nil:
-		for e, err := range audit.Open(w.b.Store.Root()).Ends(128<<10).Read(ctx, q) {
+		for e, err := range audit.Open(w.b.Store.Root()).Ends(128<<10).Read(ctx, q) { // the claim waits for it
 			if err == nil {
 				all = rows.Took(all, fmt.Sprint(e.Extra[lokt.ExtraHeld]))
 			}

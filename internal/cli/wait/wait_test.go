@@ -63,14 +63,6 @@ func TestAClaimThatWaitsSaysForWhatAtOnceAndEvery30Seconds(t *testing.T) {
 	})
 }
 
-// remote is a service that takes a second to hear of a claim.
-type remote struct{ lokt.Service }
-
-func (s remote) Acquire(ctx context.Context, c lokt.Claim) (lokt.Holder, error) {
-	time.Sleep(time.Second)
-	return s.Service.Acquire(ctx, c)
-}
-
 func TestNoPlaceIsToldBeforeAServerHasSaidThatItQueuesTheClaim(t *testing.T) {
 	far, err := httpapi.New("http://127.0.0.1:1", httpapi.ClientOptions{})
 	if err != nil {
@@ -81,7 +73,7 @@ func TestNoPlaceIsToldBeforeAServerHasSaidThatItQueuesTheClaim(t *testing.T) {
 		m, claim := zoeHoldsAndBobWaits(t)
 		var said bytes.Buffer
 		a := &app.App{Streams: app.Streams{Err: &said, Getenv: func(string) string { return "" }}}
-		waits := (&Flags{}).Service(a, &app.Backend{Service: remote{m}, Far: far}, func(*lokt.BlockedError) string { return "it is held" }).(*waiting)
+		waits := (&Flags{}).Service(a, &app.Backend{Service: m, Far: far}, func(*lokt.BlockedError) string { return "it is held" }).(*waiting)
 		waits.history = []time.Duration{}
 		if _, err := waits.Acquire(t.Context(), claim("ann", 35*time.Second)); err == nil {
 			t.Error("it was granted")
@@ -90,38 +82,6 @@ func TestNoPlaceIsToldBeforeAServerHasSaidThatItQueuesTheClaim(t *testing.T) {
 			t.Errorf("it said %q", said.String())
 		}
 	})
-}
-
-// counted is a service that counts how often it is asked for a lock, and grants after a while.
-type counted struct {
-	lokt.Service
-	grants time.Duration
-	gets   int
-}
-
-func (c *counted) Acquire(context.Context, lokt.Claim) (lokt.Holder, error) {
-	time.Sleep(c.grants)
-	return lokt.Holder{}, nil
-}
-
-func (c *counted) Get(ctx context.Context, name string) (lokt.Snapshot, error) {
-	c.gets++
-	return c.Service.Get(ctx, name)
-}
-
-func TestAClaimThatIsGrantedAtOnceLooksForNobody(t *testing.T) {
-	for grants, want := range map[time.Duration]int{0: 0, noteAfter - 1: 0, noteAfter + 1: 1, noteAfter + time.Second + 1: 1} {
-		synctest.Test(t, func(t *testing.T) {
-			m, claim := zoeHoldsAndBobWaits(t)
-			var said bytes.Buffer
-			a := &app.App{Streams: app.Streams{Err: &said, Getenv: func(string) string { return "" }}}
-			service := &counted{Service: m, grants: grants}
-			waits := (&Flags{}).Service(a, &app.Backend{Service: service}, func(*lokt.BlockedError) string { return "it is held" })
-			if _, err := waits.Acquire(t.Context(), claim("ann", time.Minute)); err != nil || service.gets != want || strings.Count(said.String(), "\n") != want {
-				t.Errorf("granted after %v: it looked %d times, and said %q; %v", grants, service.gets, said.String(), err)
-			}
-		})
-	}
 }
 
 func TestATicketThatCannotBeLockedIsNotSaidToBeAnothers(t *testing.T) {
