@@ -3,7 +3,6 @@ package filestore
 import (
 	"context"
 	"encoding/hex"
-	"errors"
 	"hash/fnv"
 	"os"
 	"path/filepath"
@@ -23,19 +22,21 @@ const (
 	lookAtMost   = 3 * lokt.WaitRefresh
 	lookPerPlace = time.Millisecond // of the queue, instead of lookPerSlot if that is longer: a look reads all of it
 
-	// Without file events, or if who looks is not queued. A turn that comes meanwhile must not be missed.
+	// How often, without file events, a waiter looks whether its wake file is there: a turn that comes meanwhile must not be missed. Who is
+	// not queued looks at the lock, and less often the longer it has waited.
 	lookBlind        = 20 * time.Millisecond
-	lookBlindPerSlot = 20 * time.Millisecond
+	lookBlindPerSlot = 5 * time.Millisecond
 	lookBlindAtMost  = lokt.OfferTTL / 2
+	lookBlindShare   = 10 // of the time waited
 )
 
 // Wait implements lokt.Store. It sleeps through changes that leave a claim queued. A queued claim is woken by the
 // removal of its wake file, or directly if this very process takes it out of the queue.
 func (s *Store) Wait(ctx context.Context, w lokt.Watch) error {
 	var woken <-chan struct{}
-	events := false
+	made, events, began := false, false, time.Now()
 	if w.LeaseID != "" {
-		woken, events = s.waker.watch(s, w.LeaseID)
+		woken, made, events = s.waker.watch(s, w.LeaseID)
 	}
 	t := time.NewTimer(time.Hour)
 	defer t.Stop()
@@ -44,27 +45,42 @@ func (s *Store) Wait(ctx context.Context, w lokt.Watch) error {
 		at, queued := snap.Lock.Position(w.LeaseID)
 		if woken != nil && !queued {
 			s.waker.forget(s, w.LeaseID) // a claim that left the queue before it was watched would never be woken
-			woken, events = nil, false
+			woken, made, events = nil, false, false
 		}
 		if err != nil || snap.Lock.Revision != w.Seen && !(queued && snap.Lock.Queue[at].Ousted == "" && settled(snap)) {
 			return err
 		}
-		pause, slot, most := s.o.lookBlind, lookBlindPerSlot, max(lookBlindAtMost, s.o.lookBlind)
-		if events {
-			pause, slot, most = lookEvery, max(lookPerSlot, time.Duration(len(snap.Lock.Queue))*lookPerPlace), lookAtMost
+		pause := s.o.lookBlind + time.Duration(max(at, 0))*lookBlindPerSlot
+		if !queued {
+			pause += time.Since(began) / lookBlindShare
 		}
-		t.Reset(min(pause+time.Duration(max(at, 0))*slot, most))
-		select {
-		case <-woken:
-			return nil
-		case <-t.C:
-			if queued && !settled(snap) {
-				return nil // which may show in no revision: the caller may not know yet
+		pause = min(pause, max(lookBlindAtMost, s.o.lookBlind))
+		look := pause
+		if made {
+			slot := lookPerSlot / 2 // it has to know when its turn comes near
+			if events {
+				slot = max(lookPerSlot, time.Duration(len(snap.Lock.Queue))*lookPerPlace)
 			}
-		case <-s.done:
-			return errClosed
-		case <-ctx.Done():
-			return context.Cause(ctx)
+			look = min(lookEvery+time.Duration(at)*slot, lookAtMost)
+		}
+		if events {
+			pause = look
+		}
+		end := time.Now().Add(look)
+		for there := true; there && time.Now().Before(end); there = made && s.there(s.wakePath(w.LeaseID)) {
+			t.Reset(min(pause, time.Until(end)))
+			select {
+			case <-woken:
+				return nil
+			case <-t.C:
+			case <-s.done:
+				return errClosed
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		if queued && !settled(snap) {
+			return nil // which may show in no revision: the caller may not know yet
 		}
 	}
 }
@@ -87,17 +103,18 @@ type waker struct {
 
 type waiting struct {
 	c       chan struct{} // closed when it is over
-	watched bool          // the wake file is there, and its removal will be noticed
+	made    bool          // the wake file was there
+	watched bool          // its removal will be noticed
 }
 
-// watch returns a channel that is closed once the lease has left the queue, and whether that will be noticed if another
-// process does it.
-func (k *waker) watch(s *Store, leaseID string) (woken <-chan struct{}, events bool) {
+// watch returns a channel that is closed once the lease has left the queue, whether its wake file shows that, too, and whether the
+// channel is closed if another process does it.
+func (k *waker) watch(s *Store, leaseID string) (woken <-chan struct{}, made, events bool) {
 	path := s.wakePath(leaseID)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.closed {
-		return nil, false
+		return nil, false, false
 	}
 	w := k.waiting[path]
 	if w == nil {
@@ -107,13 +124,17 @@ func (k *waker) watch(s *Store, leaseID string) (woken <-chan struct{}, events b
 		}
 		k.waiting[path] = w
 	}
-	if !w.watched && !s.o.noWatch {
-		w.watched = k.add(s, path) == nil // without events it looks more often
+	if !w.made {
+		f, err := s.create(path, os.O_WRONLY)
+		w.made = err == nil && f.Close() == nil
 	}
-	return w.c, w.watched
+	if w.made && !w.watched && !s.o.noWatch {
+		w.watched = k.add(s, path) == nil // the system may have no more events to give
+	}
+	return w.c, w.made, w.watched
 }
 
-// add makes the wake file and asks for the event of its removal.
+// add asks for the event of the wake file's removal.
 func (k *waker) add(s *Store, path string) error {
 	if k.w == nil {
 		w, err := s.sys.Watch(k.wake)
@@ -122,17 +143,13 @@ func (k *waker) add(s *Store, path string) error {
 		}
 		k.w = w
 	}
-	f, err := s.create(path, os.O_WRONLY)
-	if err != nil {
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	if err := k.w.Add(path); err != nil {
-		return errors.Join(err, s.fs.Remove(path))
-	}
-	return nil
+	return k.w.Add(path)
+}
+
+// there reports whether nobody has removed the file.
+func (s *Store) there(path string) bool {
+	_, err := s.fs.Lstat(path)
+	return err == nil
 }
 
 // watchFiles is the System's Watch on this one.
@@ -191,7 +208,7 @@ func (k *waker) close(s *Store) error {
 	k.closed = true
 	for path, w := range k.waiting {
 		close(w.c)
-		if w.watched {
+		if w.made {
 			_ = s.fs.Remove(path)
 		}
 	}
