@@ -433,7 +433,11 @@ func (e *Engine) deny(w *waiter) {
 				d.Code, d.Reason = jobs.DeniedCapacity, "not enough capacity is free for the jobs that are queued"
 			}
 		}
-		d.RetryAfter = retryAfter(e.nextChance(), w.ask.Jitter)
+		next := e.nextChance()
+		if e.blocked.Len() > 0 { // a lock may be given back sooner than it is tried again
+			next = min(next, LockRetry)
+		}
+		d.RetryAfter = retryAfter(next, w.ask.Jitter)
 	}
 	e.settle(w, Reply{Result: jobs.Grant{Denied: d}})
 }

@@ -28,8 +28,12 @@ type LockOrder struct {
 	Token   uint64 // of the job's last lease so far
 }
 
-// LockRetry is when a lock that somebody outside holds is tried again, if nobody says before that it was given back.
+// LockRetry is how often one looks for what nobody tells about locks.
 const LockRetry = time.Second
+
+// LockWatch is when a lock that somebody outside holds is tried again, if nobody says before that it was given back. A try is a change of
+// the store, and with each job may come another lock.
+const LockWatch = 10 * LockRetry
 
 // unlocking are locks that are being given back.
 type unlocking struct {
@@ -85,7 +89,7 @@ func (done Locked) do(e *Engine) {
 		e.order(o, FreeLocks)
 	} else {
 		e.leave(en.Locks, o.LeaseID)
-		e.block(done.Blocked, plus(e.Now.Mono, LockRetry))
+		e.block(done.Blocked, plus(e.Now.Mono, LockWatch))
 	}
 	switch {
 	case queued && same:

@@ -53,7 +53,7 @@ func TestAJobWithLocksIsGrantedWhenTheyAreTaken(t *testing.T) {
 	w.want("job", w.order(5, jobs.Request{WorkerID: "w", Types: []string{"generic"}, MaxUnits: 1}, "N").JobID, "c")
 }
 
-func TestAJobWhoseLockIsHeldElsewhereIsPassedOverForASecond(t *testing.T) {
+func TestAJobWhoseLockIsHeldElsewhereIsPassedOverForAWhile(t *testing.T) {
 	w := lockingWorld(t)
 	o := w.order(1, jobs.Request{WorkerID: "w"}, "L")
 	w.submit("b", func(s *jobs.Spec) { s.Priority = jobs.Background })
@@ -64,14 +64,14 @@ func TestAJobWhoseLockIsHeldElsewhereIsPassedOverForASecond(t *testing.T) {
 	}
 	w.want("waiting", w.do(Get{"a"}).(jobs.View).WaitingFor, "lock:y")
 	w.want("ask", w.ask("v", "M"), jobs.DeniedEligible)
-	w.want("next look", w.e.Next()-w.now.Mono, time.Second)
-	w.pass(time.Second)
+	w.want("next look", w.e.Next()-w.now.Mono, time.Second) // for what is kept for jobs that wait
+	w.pass(LockWatch)
 	o = w.order(3, jobs.Request{WorkerID: "v", Wait: jobs.MaxWait}, "N")
 	w.turn(Call{0, Locked{o, nil, "y"}})
-	w.pass(time.Second)
+	w.pass(LockWatch)
 	out = w.turn()
 	if len(out.Orders) != 1 || out.Orders[0].LeaseID != "N" {
-		t.Fatalf("after a second there are orders %+v", out.Orders)
+		t.Fatalf("after a while there are orders %+v", out.Orders)
 	}
 }
 
@@ -359,7 +359,7 @@ func TestAJobThatIsKeptForARequestIsNotQueuedBesideWhenAnAttemptEnds(t *testing.
 		w.want("orders", out.Orders[0].LeaseID, "L")
 		other.turn(Call{0, Unlocked{"L"}})
 		other.turn(Call{0, Locked{Order: late, Blocked: "x"}})
-		other.pass(2 * time.Second)
+		other.pass(2 * LockWatch)
 		out = other.turn()
 		if len(out.Orders) != 1 || out.Orders[0].LeaseID != "M" {
 			t.Errorf("%s: ordered are %+v", status, out.Orders)

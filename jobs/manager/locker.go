@@ -357,16 +357,16 @@ func (k *locker) gone(ctx context.Context, leaseID, name string, token uint64) b
 }
 
 // watch tells the engine when a lock that somebody outside holds may be had: it has changed, or the time of a hold or
-// freeze is over. The engine tries it again after LockRetry in any case; if it is refused then, it is watched anew.
+// freeze is over. The engine tries it again after LockWatch in any case; if it is refused then, it is watched anew.
 func (k *locker) watch(name string) {
 	k.m.tasks.Go(func() {
-		ctx, cancel := context.WithTimeout(k.m.ctx, engine.LockRetry)
+		ctx, cancel := context.WithTimeout(k.m.ctx, engine.LockWatch)
 		defer cancel()
 		least := time.NewTimer(minWatch)
 		defer least.Stop()
 		s, err := k.service.Get(ctx, name)
 		if err == nil && (len(s.Live()) > 0 || s.Frozen() != nil || len(s.Lock.Queue) > 0) {
-			next := engine.LockRetry
+			next := engine.LockWatch
 			if at := s.NextChange(); !at.IsZero() {
 				next = at.Sub(s.Now) + time.Millisecond // a hold ends after its time, not at it
 			}
@@ -377,7 +377,7 @@ func (k *locker) watch(name string) {
 			done()
 		}
 		if err != nil { // the service cannot tell
-			<-ctx.Done()
+			least.Reset(engine.LockRetry)
 		}
 		select {
 		case <-least.C:

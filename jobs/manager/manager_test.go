@@ -281,6 +281,25 @@ func TestALockThatSeemsFreeAndIsRefusedIsNotAskedForWithoutEnd(t *testing.T) {
 	})
 }
 
+// Each try is a change of the store, and thousands of jobs may wait, each for another lock.
+func TestALockThatSomebodyHoldsIsSeldomTried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		held := lokt.NewManager(memstore.New())
+		if _, err := held.Acquire(t.Context(), lokt.Claim{Name: "x", LeaseID: "l", Owner: lokt.Owner{ID: "human"}}); err != nil {
+			t.Fatal(err)
+		}
+		locks := &busyLocks{Service: held}
+		m := openWith(t, manager.Options{Locks: locks})
+		submit(t, m, func(s *jobs.Spec) { s.Locks = []string{"x"} })
+		if g, err := m.Request(t.Context(), jobs.Request{WorkerID: "w", Wait: 25 * time.Second}); err != nil || g.Denied == nil || g.Denied.RetryAfter > 2*time.Second {
+			t.Fatalf("answered with %+v, %v", g, err)
+		}
+		if n := locks.asked.Load(); n < 2 || n > 5 {
+			t.Errorf("asked for %d times in 25 s", n)
+		}
+	})
+}
+
 func TestObserverSeesEventsInOrder(t *testing.T) {
 	var seen []jobs.EventType
 	last := uint64(0)
