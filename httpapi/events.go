@@ -207,7 +207,7 @@ func (st *eventStream) run(ctx context.Context) error {
 		if err := st.write(page, last); err != nil {
 			return nil //nolint:nilerr // who cannot be written to has gone
 		}
-		if !page.More && st.wait(ctx, page.Newest) != nil {
+		if !page.More && (st.pause(ctx) != nil || st.wait(ctx, page.Newest) != nil) {
 			return nil // the stream ends when its client goes, or the server does
 		}
 		if !st.still() {
@@ -260,6 +260,16 @@ func (st *eventStream) send(text []byte) error {
 		return err
 	}
 	return http.NewResponseController(st.c).Flush()
+}
+
+// pause waits as long as makes all streams together read once in a millisecond at most, however fast events come.
+func (st *eventStream) pause(ctx context.Context) error {
+	select {
+	case <-time.After(time.Duration(st.c.s.streams.now()) * time.Millisecond):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // wait returns nil when there are events after newest. After a while it returns in any case, and says that the

@@ -116,6 +116,13 @@ func (s *slots) take(who string) (free func(), err error) {
 	}, nil
 }
 
+// now returns how many are taken.
+func (s *slots) now() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.taken
+}
+
 // maxTakenBack is how many operations a server remembers that were taken back.
 const maxTakenBack = 16384
 
