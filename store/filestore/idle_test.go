@@ -69,3 +69,53 @@ func TestWhoWaitsSeldomReadsTheQueue(t *testing.T) {
 		})
 	}
 }
+
+// Who is known to live asks rarely, but at once when it counts as away.
+func TestWhoCountsAsAwayAsksAgainSoon(t *testing.T) {
+	root := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		s, err := Open(root, Options{noWatch: true, clock: bubbleClock()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		self, err := s.Self()
+		if err != nil || self.Liveness == "" {
+			t.Skip("this kernel has no locks that show life: ", err)
+		}
+		m := lokt.NewManager(s)
+		if _, err := m.Acquire(t.Context(), by("holder")); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		waits := by("waiter")
+		waits.Owner.Process, waits.Wait = self, -1
+		go func() { _, _ = m.Acquire(ctx, waits) }()
+		away := func(change func(w *lokt.Waiter, now time.Time)) (is bool) {
+			if err := s.Update(ctx, "x", func(snap lokt.Snapshot) lokt.Change {
+				l := snap.Lock.Clone()
+				if len(l.Queue) == 1 {
+					w := *l.Queue[0]
+					change(&w, snap.Now)
+					l.Queue[0] = &w
+				}
+				return lokt.Change{Lock: l}
+			}); err != nil {
+				t.Error(err)
+			}
+			snap, err := s.View(ctx, "x")
+			if err != nil || len(snap.Lock.Queue) != 1 {
+				t.Fatalf("%+v, %v", snap.Lock.Queue, err)
+			}
+			return snap.Away(snap.Lock.Queue[0])
+		}
+		time.Sleep(time.Second)
+		if !away(func(w *lokt.Waiter, now time.Time) { w.Until = now.Add(lokt.QueueTTL) }) {
+			t.Error("it cannot be told that it is away")
+		}
+		if time.Sleep(5 * time.Second); away(func(*lokt.Waiter, time.Time) {}) {
+			t.Error("it has not asked again")
+		}
+	})
+}

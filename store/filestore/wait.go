@@ -47,7 +47,7 @@ func (s *Store) Wait(ctx context.Context, w lokt.Watch) error {
 			s.waker.forget(s, w.LeaseID) // a claim that left the queue before it was watched would never be woken
 			woken, made, events = nil, false, false
 		}
-		if err != nil || snap.Lock.Revision != w.Seen && !(queued && snap.Lock.Queue[at].Ousted == "" && settled(snap)) {
+		if err != nil || snap.Lock.Revision != w.Seen && !(queued && settled(snap) && !unasked(snap, at)) {
 			return err
 		}
 		pause := s.o.lookBlind + time.Duration(max(at, 0))*lookBlindPerSlot
@@ -83,6 +83,12 @@ func (s *Store) Wait(ctx context.Context, w lokt.Watch) error {
 			return nil // which may show in no revision: the caller may not know yet
 		}
 	}
+}
+
+// unasked reports whether a queued claim is away, or was sent away, and its claimant, who is there, has to ask again.
+func unasked(s lokt.Snapshot, at int) bool {
+	w := s.Lock.Queue[at]
+	return w.Ousted != "" || !s.Dead[w.LeaseID] && s.Away(w)
 }
 
 // settled reports whether a queued claim has nothing to do: whoever ends a hold or a freeze sees to the queue, but
