@@ -109,7 +109,7 @@ func above() map[string]int {
 		"jobs/engine":            3574,  // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, schedules and a bound on statistics, a worker for a job that wants one of its own: after.go, limits.go, fair.go, cron.go
 		"jobs/jobstest":          3_390, // with jobs that are leased ahead, jobs that run after others, limits on locks, turns, and schedules
 		"jobs/worker":            1_110, // with jobs that are leased ahead, and what is left of the maximum runtime
-		"store/filestore":        2388,  // with the seam for a simulated system, and what a lost fsync, and an entry that the loss of power brings back, may do
+		"store/filestore":        2394,  // with the seam for a simulated system, and what a lost fsync, and an entry that the loss of power brings back, may do
 		"store/memstore":         598,
 		"store/etcdstore":        1745, // an attempt is kept until it is known what became of it
 		"store/sqlstore":         4755, // with commits that wait for a standby, and files that do not belong to each other
