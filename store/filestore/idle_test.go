@@ -92,23 +92,21 @@ func TestWhoCountsAsAwayAsksAgainSoon(t *testing.T) {
 		waits := by("waiter")
 		waits.Owner.Process, waits.Wait = self, -1
 		go func() { _, _ = m.Acquire(ctx, waits) }()
-		away := func(change func(w *lokt.Waiter, now time.Time)) (is bool) {
+		away := func(change func(w *lokt.Waiter, now time.Time)) (is bool) { // in one step: it may ask in the next
 			if err := s.Update(ctx, "x", func(snap lokt.Snapshot) lokt.Change {
-				l := snap.Lock.Clone()
-				if len(l.Queue) == 1 {
-					w := *l.Queue[0]
-					change(&w, snap.Now)
-					l.Queue[0] = &w
+				if len(snap.Lock.Queue) != 1 {
+					t.Errorf("%d wait", len(snap.Lock.Queue))
+					return lokt.Change{Lock: snap.Lock}
 				}
-				return lokt.Change{Lock: l}
+				w := *snap.Lock.Queue[0]
+				change(&w, snap.Now)
+				snap.Lock.Queue = []*lokt.Waiter{&w}
+				is = snap.Away(&w)
+				return lokt.Change{Lock: snap.Lock}
 			}); err != nil {
 				t.Error(err)
 			}
-			snap, err := s.View(ctx, "x")
-			if err != nil || len(snap.Lock.Queue) != 1 {
-				t.Fatalf("%+v, %v", snap.Lock.Queue, err)
-			}
-			return snap.Away(snap.Lock.Queue[0])
+			return is
 		}
 		time.Sleep(time.Second)
 		if !away(func(w *lokt.Waiter, now time.Time) { w.Until = now.Add(lokt.QueueTTL) }) {
