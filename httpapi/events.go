@@ -262,10 +262,11 @@ func (st *eventStream) send(text []byte) error {
 	return http.NewResponseController(st.c).Flush()
 }
 
-// pause waits as long as makes all streams together read once in a millisecond at most, however fast events come.
+// pause waits a millisecond for each open stream: each reads for itself, and however fast events come, all of them together read
+// once in a millisecond at most.
 func (st *eventStream) pause(ctx context.Context) error {
 	select {
-	case <-time.After(time.Duration(st.c.s.streams.now()) * time.Millisecond):
+	case <-time.After(time.Duration(st.c.s.streams.inUse()) * time.Millisecond):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

@@ -116,8 +116,8 @@ func (s *slots) take(who string) (free func(), err error) {
 	}, nil
 }
 
-// now returns how many are taken.
-func (s *slots) now() int {
+// inUse returns how many are taken.
+func (s *slots) inUse() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.taken

@@ -55,7 +55,7 @@ func (s *Store) Wait(ctx context.Context, w lokt.Watch) error {
 			pause += time.Since(began) / lookBlindShare
 		}
 		pause = min(pause, max(lookBlindAtMost, s.o.lookBlind))
-		look := pause
+		look := pause // until it reads the queue again; pause is until it looks for its wake file
 		if made {
 			slot := lookPerSlot / 2 // it has to know when its turn comes near
 			if events {

@@ -141,7 +141,7 @@ func (d *serverDB) makeTables(ctx context.Context) error {
 		err = tx.QueryRow(ctx, "SELECT to_regclass(quote_ident($1) || '.lokt_schema') IS NOT NULL", schema).Scan(&there)
 		if err == nil && !there {
 			_, err = tx.Conn().PgConn().Exec(ctx, postgresSchema).ReadAll()
-			if e := (*pgconn.PgError)(nil); errors.As(err, &e) && (e.Code == "42501" || e.Code == "42P07") { // no right to, or another's are there
+			if e := (*pgconn.PgError)(nil); errors.As(err, &e) && (e.Code == "42501" || e.Code == "42P07") { // no right to make tables, or another program's are there
 				err = fmt.Errorf("%w: %w: make a schema of its own, CREATE SCHEMA lokt AUTHORIZATION %s, and give the URL search_path=lokt",
 					lokt.ErrInvalid, err, pgx.Identifier{role}.Sanitize())
 			}
