@@ -385,7 +385,7 @@ func locksTalk() []line {
 	say(get1("/v1/about"), get1("/v1/locks"), get1("/v1/locks/x"), get1("/v1/audit"))
 	claim(`{"lease_id":"lease-of-a","owner":{"id":"a","session":"s","host":"h","process":{"pid":7,"start":8,"boot":"b","namespace":"n"}},"ttl_ms":3600000,"metadata":{"k":"v","K":"<&>"}}`,
 		`{"lease_id":"lease-of-a","owner":{"id":"a","session":"s","host":"h"},"ttl_ms":3600000}`,
-		`{"lease_id":"lease-of-b","owner":{"id":"b"}}`, `{"owner":{"id":"b"},"wait_ms":20}`, `{"lease_id":"lease-of-b","owner":{"id":"b"},"wait_ms":20,"stay":true,"priority":3,"within":["lease-of-a"]}`)
+		`{"lease_id":"lease-of-b","owner":{"id":"b"}}`, `{"owner":{"id":"b"},"wait_ms":300}`, `{"lease_id":"lease-of-b","owner":{"id":"b"},"wait_ms":300,"stay":true,"priority":3,"within":["lease-of-a"]}`)
 	say(get1("/v1/locks/x"), get1("/v1/locks"), get1("/v1/locks?prefix=y"), get1("/v1/locks?prefix=/"), get1("/v1/locks?queued"), get1("/v1/locks?queued=x"), get1("/v1/locks/x?seen=1&wait_ms=5"), get1("/v1/locks/x?seen=x"))
 	for _, one := range []string{
 		`{"name":"x","lease_id":"lease-of-a"}`, `{"name":"x","lease_id":"lease-of-a","owner":{"id":"a","session":"s"}}`, `{"name":"x","lease_id":"lease-of-a","owner":{"id":"b"}}`,

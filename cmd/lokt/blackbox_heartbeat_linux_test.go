@@ -476,7 +476,7 @@ func TestMaxHoldWithOnLostStopEndsTheFamilyBeforeTheNextEnters(t *testing.T) {
 	for what, ttl := range map[string][]string{"with a TTL": {"--ttl", "8s"}, "without": nil} {
 		t.Run(what, func(t *testing.T) {
 			p := newPlace(t)
-			h, log := p.as("first").family("TERM", append([]string{"x", "--max-hold", "8s", "--on-lost", "stop"}, ttl...)...)
+			h, log := p.as("first").family("TERM", append([]string{"x", "--max-hold", "16s", "--on-lost", "stop"}, ttl...)...)
 			next := p.as("second").start(p.as("second").lokt("guard", "x", "--wait", "--", "date", "+%s%N"))
 			var entered int64
 			_, err := fmt.Sscan(next.line(), &entered)
