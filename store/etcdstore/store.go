@@ -181,11 +181,9 @@ func (s *Store) View(ctx context.Context, name string) (lokt.Snapshot, error) {
 	if err := s.usable(ctx); err != nil {
 		return lokt.Snapshot{}, err
 	}
-	bounded, cancel := s.bound(ctx)
-	defer cancel()
 	sl := s.pin(name)
 	defer s.unpin(sl)
-	st, _, err := s.read(bounded, sl)
+	st, err := s.share(ctx, sl)
 	if err != nil {
 		return lokt.Snapshot{}, s.explain(ctx, err)
 	}
