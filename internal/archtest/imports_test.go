@@ -28,8 +28,8 @@ func ours() map[string][]string {
 		"store/place":     {"internal/process"},
 		"store/memstore":  {".", "jobs"},
 		"store/filestore": {".", "lockfile", "internal/ahead", "internal/atomicfile", "internal/audit", "internal/jitter", "internal/kernel", "internal/vfs", "internal/process"},
-		"store/sqlstore":  {".", "jobs", "internal/atomicfile", "internal/vfs", "store/place"},
-		"store/etcdstore": {".", "internal/renewed", "store/etcdstore/members", "store/place"},
+		"store/sqlstore":  {".", "jobs", "internal/atomicfile", "internal/joint", "internal/vfs", "store/place"},
+		"store/etcdstore": {".", "internal/renewed", "internal/joint", "store/etcdstore/members", "store/place"},
 		"docs":            {},
 
 		"store/etcdstore/members": {"store/place"},
@@ -49,6 +49,7 @@ func ours() map[string][]string {
 		"internal/rawjson":          {},
 		"internal/glob":             {},
 		"internal/ahead":            {},
+		"internal/joint":            {},
 		"internal/heap":             {},
 		"internal/jitter":           {},
 		"internal/kernel":           {".", "internal/audit", "internal/process", "internal/vfs", "lockfile"},

@@ -73,6 +73,7 @@ func budgets() map[string]int {
 		"internal/promtext":      110,
 		"internal/rawjson":       100,
 		"internal/ahead":         20,
+		"internal/joint":         70,
 		"internal/heap":          80,
 		"internal/jitter":        20,
 		"internal/sim":           4_313, // a suite: lokt-sim, with a host for lock files, operators, crowds, and readers of events
@@ -111,8 +112,8 @@ func above() map[string]int {
 		"jobs/worker":            1_110, // with jobs that are leased ahead, and what is left of the maximum runtime
 		"store/filestore":        2394,  // with the seam for a simulated system, and what a lost fsync, and an entry that the loss of power brings back, may do
 		"store/memstore":         598,
-		"store/etcdstore":        1745, // an attempt is kept until it is known what became of it
-		"store/sqlstore":         4755, // with commits that wait for a standby, and files that do not belong to each other
+		"store/etcdstore":        1754, // an attempt is kept until it is known what became of it
+		"store/sqlstore":         4767, // with commits that wait for a standby, and files that do not belong to each other
 	}
 }
 

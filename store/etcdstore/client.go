@@ -162,60 +162,16 @@ func (s *Store) read(ctx context.Context, sl *slot, others ...string) (st *state
 	return st, there, err
 }
 
-// reading is a read for all who ask for one before it begins.
-type reading struct {
-	until time.Time     // when etcd counts as unavailable
-	done  chan struct{} // closed when st or err is the answer
-	st    *state
-	err   error
-}
-
-// share is read for those who change nothing. While one is under way the others wait for the next, all for the same: a
-// crowd that waits for a lock looks at once, and the more there are, the longer is the record.
-func (s *Store) share(ctx context.Context, sl *slot) (*state, error) {
-	s.mu.Lock()
-	if s.ctx.Err() != nil {
-		s.mu.Unlock()
-		return nil, errClosed
-	}
-	sl.mu.Lock()
-	if sl.next == nil {
-		sl.next = &reading{until: time.Now().Add(s.timeout), done: make(chan struct{})}
-	}
-	r := sl.next
-	if !sl.reading {
-		sl.reading = true
-		sl.pins++
-		s.work.Go(func() {
-			defer s.unpin(sl)
-			s.readOn(sl)
-		})
-	}
-	sl.mu.Unlock()
-	s.mu.Unlock()
-	select {
-	case <-r.done:
-		return r.st, r.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-// readOn reads while somebody asks for it.
-func (s *Store) readOn(sl *slot) {
-	for {
-		sl.mu.Lock()
-		r := sl.next
-		sl.next, sl.reading = nil, r != nil
-		sl.mu.Unlock()
-		if r == nil {
-			return
-		}
-		ctx, cancel := context.WithDeadline(s.ctx, r.until)
-		r.st, _, r.err = s.read(ctx, sl)
-		cancel()
-		close(r.done)
-	}
+// look is read for somebody who changes nothing.
+func (s *Store) look(ctx context.Context, sl *slot) (*state, error) {
+	return s.looks.Do(ctx, sl.name, s.timeout, func(until time.Time) (*state, error) {
+		sl := s.pin(sl.name) // whoever asked may be gone
+		defer s.unpin(sl)
+		ctx, cancel := context.WithDeadline(s.ctx, until)
+		defer cancel()
+		st, _, err := s.read(ctx, sl)
+		return st, err
+	})
 }
 
 // note takes in the header of a linearizable answer; asked is the highest revision known before the request. Revisions

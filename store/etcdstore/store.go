@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/joint"
 	"github.com/lokt-dev/lokt/store/etcdstore/members"
 	"github.com/lokt-dev/lokt/store/place"
 )
@@ -60,6 +61,7 @@ type Store struct {
 
 	mu    sync.Mutex
 	slots map[string]*slot
+	looks joint.Reads[*state]
 
 	observing sync.Mutex
 	tail      tail
@@ -183,7 +185,7 @@ func (s *Store) View(ctx context.Context, name string) (lokt.Snapshot, error) {
 	}
 	sl := s.pin(name)
 	defer s.unpin(sl)
-	st, err := s.share(ctx, sl)
+	st, err := s.look(ctx, sl)
 	if err != nil {
 		return lokt.Snapshot{}, s.explain(ctx, err)
 	}

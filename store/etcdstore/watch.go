@@ -23,8 +23,6 @@ type slot struct {
 	mu       sync.Mutex
 	queue    []*request // Updates that wait for their turn
 	running  bool       // a goroutine works on the queue
-	next     *reading   // the read that is to come
-	reading  bool       // a goroutine reads
 	latest   int64      // revision of the last change that is known
 	known    time.Time  // since when it is known
 	cached   *state     // the state at latest, if it is known, and nothing was missed since
@@ -172,7 +170,7 @@ func (s *Store) Wait(ctx context.Context, w lokt.Watch) error {
 	defer s.unpin(sl)
 	me, known := sl.watch(w)
 	if !known {
-		if _, err := s.share(ctx, sl); err != nil {
+		if _, err := s.look(ctx, sl); err != nil {
 			return s.explain(ctx, err)
 		}
 		me, _ = sl.watch(w)

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/joint"
 )
 
 // serverLocks are the locks in a database of PostgreSQL, and what this process knows of them.
@@ -24,6 +25,7 @@ type serverLocks struct {
 	apart chan struct{}   // has an element for each change that is made while its row is locked
 	grown alarm           // there are more events
 	start time.Time
+	views joint.Reads[lokt.Snapshot]
 	closable
 
 	mu     sync.Mutex
@@ -293,13 +295,23 @@ func (s *serverLocks) using(ctx context.Context, op string, use useConn) error {
 
 // View implements lokt.Store.
 func (s *serverLocks) View(ctx context.Context, name string) (snap lokt.Snapshot, err error) {
-	err = s.using(ctx, "view", func(ctx context.Context, c *pgx.Conn) error {
-		locks, state, err := s.read(ctx, c, &pgx.Batch{}, []string{name}, false)
-		l := locks[name]
-		snap = l.snapshot(state.now)
-		return cmp.Or(err, l.damaged)
+	if err := s.usable(ctx); err != nil {
+		return snap, err
+	}
+	return s.views.Do(ctx, name, pgTimeout, func(until time.Time) (snap lokt.Snapshot, err error) {
+		ctx, cancel := context.WithDeadline(context.Background(), until)
+		defer cancel()
+		err = s.using(ctx, "view", func(ctx context.Context, c *pgx.Conn) error {
+			locks, state, err := s.read(ctx, c, &pgx.Batch{}, []string{name}, false)
+			l := locks[name]
+			snap = l.snapshot(state.now)
+			return cmp.Or(err, l.damaged)
+		})
+		if ctx.Err() != nil {
+			err = unavailable(err) // it is nobody's own time that was over
+		}
+		return snap, err
 	})
-	return snap, err
 }
 
 // List implements lokt.Store. All locks are as they were at one moment.

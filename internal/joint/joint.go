@@ -1,0 +1,66 @@
+// Package joint lets those who read the same at once share a read: a crowd that waits for a lock looks whenever it changes, and the
+// more there are, the longer is its record.
+package joint
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Reads are reads by key. The zero value is ready.
+type Reads[T any] struct {
+	mu   sync.Mutex
+	next map[string]*read[T] // by key, while there is one under way: the one after it, nil if nobody has asked for it
+}
+
+type read[T any] struct {
+	from  func(until time.Time) (T, error)
+	until time.Time
+	done  chan struct{} // closed when the rest is set
+	is    T
+	err   error
+}
+
+// Do returns what a read that begins after its call says. If there is one under way, it waits for the next, together with all others.
+// A read has to end when until has come, which is so long after the first who waits for it came.
+func (r *Reads[T]) Do(ctx context.Context, key string, atMost time.Duration, from func(until time.Time) (T, error)) (T, error) {
+	r.mu.Lock()
+	mine, busy := r.next[key]
+	if mine == nil {
+		mine = &read[T]{from: from, until: time.Now().Add(atMost), done: make(chan struct{})}
+		if r.next == nil {
+			r.next = map[string]*read[T]{}
+		}
+		r.next[key] = mine
+	}
+	r.mu.Unlock()
+	if !busy {
+		go r.serve(key)
+	}
+	select {
+	case <-mine.done:
+		return mine.is, mine.err
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
+	}
+}
+
+// serve reads until nobody asks for more.
+func (r *Reads[T]) serve(key string) {
+	for {
+		r.mu.Lock()
+		mine := r.next[key]
+		r.next[key] = nil
+		if mine == nil {
+			delete(r.next, key)
+		}
+		r.mu.Unlock()
+		if mine == nil {
+			return
+		}
+		mine.is, mine.err = mine.from(mine.until)
+		close(mine.done)
+	}
+}

@@ -1,0 +1,55 @@
+package joint
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Promise S-101.
+func TestWhoComesDuringAReadSharesTheNextWithAllOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r Reads[int]
+		reads, failed := 0, errors.New("failed")
+		read := func(until time.Time) (int, error) {
+			reads++
+			n := reads
+			time.Sleep(time.Second)
+			if until.Before(time.Now()) {
+				return 0, failed
+			}
+			return n, nil
+		}
+		var wg sync.WaitGroup
+		look := func(ctx context.Context, key string, want int, wrong error) {
+			wg.Go(func() {
+				if n, err := r.Do(ctx, key, 1500*time.Millisecond, read); n != want || !errors.Is(err, wrong) {
+					t.Errorf("a look sees read %d (%v), not %d (%v)", n, err, want, wrong)
+				}
+			})
+		}
+		look(t.Context(), "x", 1, nil)
+		synctest.Wait()
+		gone, leave := context.WithCancel(t.Context())
+		look(gone, "x", 0, context.Canceled)
+		for range 100 {
+			look(t.Context(), "x", 0, failed) // it came too early for the second to be in time
+		}
+		synctest.Wait()
+		leave()
+		time.Sleep(1800 * time.Millisecond)
+		for range 100 {
+			look(t.Context(), "x", 3, nil)
+		}
+		wg.Wait()
+		look(t.Context(), "y", 4, nil)
+		wg.Wait()
+		synctest.Wait()
+		if reads != 4 || len(r.next) != 0 {
+			t.Errorf("%d reads, and %d are still to come", reads, len(r.next))
+		}
+	})
+}
