@@ -100,7 +100,7 @@ func above() map[string]int {
 		"internal/cli/jobserver": 411,
 		"internal/cli/bench":     352,
 		"internal/cli/agent":     2269,
-		".":                      4_764, // with the pace of a server, the rules for claims that outlive who waits for them and for holds that are passed on, and small stacks
+		".":                      4_770, // with the pace of a server, the rules for claims that outlive who waits for them and for holds that are passed on, and small stacks
 		"httpapi":                4923,  // with renewals in batches, and their pace, claims whose hold is over, and answers that are not loktd's
 		"internal/audit":         896,
 		"internal/cli":           8014, // with lokt why --file
