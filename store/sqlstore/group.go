@@ -25,6 +25,7 @@ type request struct {
 
 	taken    atomic.Bool // by the goroutine that commits, or by its caller who gave up
 	turned   bool        // the turn has been run
+	over     bool        // what became of it is known, whatever became of the others
 	panicked any
 	err      error
 	done     chan struct{} // closed when it is known what became of it
@@ -157,9 +158,11 @@ func (g *group) serve() {
 	err := g.commit(g.busy, g.more)
 	alone := err != nil && single(err) && len(g.busy) > 1
 	for _, r := range g.busy {
-		if alone && r.err == nil && r.panicked == nil && !r.turned { // a turn is run once
+		switch {
+		case r.over:
+		case alone && r.err == nil && r.panicked == nil && !r.turned: // a turn is run once
 			r.err = g.commit([]*request{r}, nil)
-		} else if r.err == nil {
+		case r.err == nil:
 			r.err = err
 		}
 		close(r.done)

@@ -25,6 +25,10 @@ import (
 const (
 	pgLanes    = 2
 	pgAttempts = 3 // how often a change is tried
+
+	// pgLate is how long after the time by which it was judged a change may be stored. Those that together take too long to judge are not
+	// stored together.
+	pgLate = time.Second
 )
 
 // errElsewhere says that others keep changing the lock.
@@ -61,6 +65,7 @@ func (s *serverLocks) commit(rs []*request, lock bool) (err error) {
 	left := slices.Clone(rs)
 	var e *pgconn.PgError
 	for n := 0; n < pgAttempts && len(left) > 0; n++ {
+		had := len(left)
 		if err = s.db.lend(context.Background(), s.db.writers, pgExchange, func(ctx context.Context, c *pgx.Conn) error {
 			t := s.with(c)
 			if err := t.take(ctx, left, lock); err != nil {
@@ -69,7 +74,9 @@ func (s *serverLocks) commit(rs []*request, lock bool) (err error) {
 			if t.state.away() {
 				return t.startTimes(ctx)
 			}
-			for _, r := range left {
+			judged := 0
+			for begin := time.Now(); judged < had && (judged == 0 || time.Since(begin) < pgLate/4); judged++ {
+				r := left[judged]
 				if l := t.locks[r.name]; l.err == nil {
 					r.guard(func() { l.become(r.change(l.is.snapshot(t.state.now))) })
 				}
@@ -82,14 +89,19 @@ func (s *serverLocks) commit(rs []*request, lock bool) (err error) {
 				return err
 			}
 			t.publish()
-			left = slices.DeleteFunc(left, func(r *request) bool {
+			again := slices.DeleteFunc(left[:judged:judged], func(r *request) bool {
 				l := t.locks[r.name]
 				r.err = l.err
-				return l.stored || l.err != nil || r.panicked != nil
+				r.over = l.stored || l.err != nil || r.panicked != nil
+				return r.over
 			})
+			left = append(again, left[judged:]...)
 			return nil
 		}); err != nil && (!errors.As(err, &e) || e.Code != "40P01") { // a circle of processes that wait for each other
 			return err
+		}
+		if len(left) < had {
+			n = -1
 		}
 	}
 	for _, r := range left {
@@ -226,7 +238,7 @@ func (t *pgLocks) write(b *pgx.Batch, all bool) {
 	if len(rows) == 0 {
 		return
 	}
-	statement, late, least := storeLocks, time.Second, 0
+	statement, late, least := storeLocks, pgLate, 0
 	if !changed && !told { // what is only looked at is not locked
 		statement = strings.Replace(statement, takeRows, "", 1)
 	}
