@@ -17,6 +17,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/jitter"
@@ -108,8 +109,11 @@ func New(urls string, o ClientOptions) (*Client, error) {
 		u.Path, u.RawPath = strings.TrimRight(u.Path, "/"), ""
 		c.urls = append(c.urls, u)
 	}
-	if len(c.urls) == 0 {
+	switch {
+	case len(c.urls) == 0:
 		return nil, invalid("no server is named")
+	case strings.ContainsFunc(o.Token, unicode.IsControl): // which no header can have
+		return nil, invalid("the token for the server has a control character, such as the end of a line")
 	}
 	if c.http == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()

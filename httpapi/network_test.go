@@ -583,3 +583,10 @@ func TestURLsThatAreNoneAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// A request with such a token would be tried again and again, and reach nobody.
+func TestATokenThatNoHeaderCanHaveIsRefused(t *testing.T) {
+	if _, err := httpapi.New("http://x", httpapi.ClientOptions{Token: "secret\nmore"}); !errors.Is(err, lokt.ErrInvalid) || strings.Contains(err.Error(), "secret") {
+		t.Error(err)
+	}
+}
