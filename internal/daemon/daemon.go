@@ -92,6 +92,24 @@ func Tree(s Streams) *cobra.Command {
 	add(token, &cobra.Command{Short: "Show the tokens that are not revoked"}, "list", takes(0), listTokens)
 	add(token, &cobra.Command{Short: "End a token"}, "revoke NAME", takes(1), revokeToken)
 
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() { // cobra's own, which end well whatever they are given
+		switch cmd.Name() {
+		case "help":
+			cmd.Args = func(_ *cobra.Command, args []string) error {
+				about, rest, _ := root.Find(args)
+				return noCommand(about, rest)
+			}
+		case "completion":
+			cmd.Args = noCommand
+			cmd.RunE = func(*cobra.Command, []string) error { return usagef("name one shell: bash, zsh, fish, powershell") }
+			for _, shell := range cmd.Commands() {
+				shell.Args = takes(0)
+			}
+		}
+	}
+
 	root.SetOut(s.Out)
 	root.SetErr(s.Err)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })

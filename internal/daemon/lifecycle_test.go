@@ -211,6 +211,10 @@ func TestMistakesInTheConfigurationAreNamed(t *testing.T) {
 		{nil, []string{"token", "create", "x"}, 64, "--tokens"},
 		{nil, []string{"token"}, 64, "create"},
 		{nil, []string{"--lease-tll", "5s"}, 64, "--lease-tll is no flag: see loktd --help"},
+		{nil, []string{"completion"}, 64, "name one shell: bash"},
+		{nil, []string{"completion", "nope"}, 64, "loktd completion --help"},
+		{nil, []string{"completion", "bash", "more"}, 64, "loktd completion bash: it takes 0"},
+		{nil, []string{"help", "token", "nope"}, 64, "loktd token --help"},
 	} {
 		args := c.args
 		if len(args) == 0 || args[0] != "--store" {
