@@ -14,7 +14,7 @@ RACE      = . ./jobs/manager ./jobs/worker ./httpapi ./telemetry ./store/memstor
 
 .PHONY: build release site packages test race fuzz lint tidy cross bench vuln clients python typescript scenarios browser pictures check soak campaign clean
 
-build: ## bin/lokt and bin/loktd
+build: ## bin/: all programs
 	$(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 release: ## dist/: archives, packages, image, manifests and checksums of VERSION
 	$(GO) run -C tools/release . -C $(CURDIR) -version $(VERSION)
