@@ -126,7 +126,7 @@ type NotOwnerError struct {
 func (e *NotOwnerError) Error() string {
 	switch {
 	case e.Freeze != nil:
-		return fmt.Sprintf("lock %q was frozen by %s", e.Name, e.Freeze.Owner)
+		return fmt.Sprintf("lock %q is frozen by %s", e.Name, e.Freeze.Owner)
 	case e.Guard && e.Holders[0].Owner.Process.PID == 0:
 		return fmt.Sprintf("lock %q is held for no process that is known, and ends by itself", e.Name)
 	case e.Guard:

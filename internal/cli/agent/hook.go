@@ -68,7 +68,7 @@ func (a cmd) runHook(agent, event string) error {
 	h := named(agent)
 	var unknown error // form of answers
 	if h.name == "" {
-		unknown = fmt.Errorf("there is no agent %q: it is one of %s", agent, strings.Join(harnessNames(), ", "))
+		unknown = fmt.Errorf("there is no agent %q: it is one of %s", agent, strings.Join(append(harnessNames(), "git"), ", "))
 	} else if !slices.Contains(h.events(), event) {
 		unknown = fmt.Errorf("%s has no event %q here: it is one of %s", h.title, event, strings.Join(h.events(), ", "))
 	}

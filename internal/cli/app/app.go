@@ -202,6 +202,16 @@ func (a *App) Named(command string, run func(cmd *cobra.Command, b *Backend, nam
 	})
 }
 
+// NotEmpty checks that those of the flags that are given have a value, which a variable of a script may not have.
+func NotEmpty(cmd *cobra.Command, flags ...string) error {
+	for _, name := range flags {
+		if f := cmd.Flag(name); f.Changed && f.Value.String() == "" {
+			return Usagef("--%s is empty", name)
+		}
+	}
+	return nil
+}
+
 // OneName checks that there is one argument, the name of a lock.
 func OneName(cmd *cobra.Command, args []string) error {
 	switch {

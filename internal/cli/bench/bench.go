@@ -60,6 +60,8 @@ func newBench(a *app.App) *cobra.Command {
 	cmd := app.Describe("bench", &cobra.Command{Args: app.NoArgs, RunE: func(*cobra.Command, []string) error {
 		if s.time <= 0 {
 			return app.Usagef("--time %v is no time to measure in", s.time)
+		} else if err := app.ValidNames(s.name); err != nil {
+			return err
 		}
 		return s.run()
 	}})

@@ -37,7 +37,9 @@ func newAudit(a cmd) *cobra.Command {
 	cmd := app.Describe("audit", &cobra.Command{
 		Args: app.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.check(a, cmd.Flags().Changed("limit")); err != nil {
+			if err := app.NotEmpty(cmd, "since", "name", "event", "bundle", "check"); err != nil {
+				return err
+			} else if err := o.check(a, cmd.Flags().Changed("limit")); err != nil {
 				return err
 			} else if o.judge != "" {
 				return proof.Check(a.App, o.judge)

@@ -35,9 +35,11 @@ func newMetrics(a cmd) *cobra.Command {
 	var o metricsOptions
 	cmd := app.Describe("metrics", &cobra.Command{
 		Args: app.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.maxNames < 0 {
 				return app.Usagef("--max-names %d is negative", o.maxNames)
+			} else if err := app.NotEmpty(cmd, "output"); err != nil {
+				return err
 			}
 			return a.runMetrics(o)
 		},

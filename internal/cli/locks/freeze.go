@@ -96,7 +96,7 @@ func (a cmd) runUnfreeze(ctx context.Context, b *app.Backend, name string, force
 	case errors.As(err, &gone):
 		return notFrozen
 	case errors.As(err, &other) && other.Freeze != nil:
-		text := app.Worded(err, "%q was frozen by %s", name, freezeText(other.Freeze, s.Now))
+		text := app.Worded(err, "%q is frozen by %s", name, freezeText(other.Freeze, s.Now))
 		return app.Hint(text, "%s%s", app.SameAgent, a.OrForce())
 	case errors.As(err, &blocked):
 		return a.denied(b, err, app.ExitBlocked, nil)

@@ -287,7 +287,11 @@ func (g *guardRun) heldAround(ctx context.Context) (held []around, err error) {
 		}
 		same, blocked := slices.Contains(g.o.names, name), &lokt.BlockedError{Name: name, Holders: []lokt.Holder{h}, Now: s.Now}
 		if limit := max(h.Limit, 1); same && g.o.limit() < limit {
-			return nil, app.Hint(blocked, "the guard around this command holds it for up to %d, and this one wants it for %d", limit, g.o.limit())
+			among := "any number"
+			if limit < lokt.Shared {
+				among = strconv.Itoa(limit)
+			}
+			return nil, app.Hint(blocked, "the guard around this command holds it for up to %s, and this one wants it for %d", among, g.o.limit())
 		}
 		if w := g.o.weight; same && h.Weight.Of > 0 && w.Takes > h.Weight.Takes {
 			return nil, app.Hint(blocked, "the guard around this command takes %s, and this one wants %s", machine.WeightText(h.Weight), machine.WeightText(w))

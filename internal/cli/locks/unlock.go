@@ -43,17 +43,16 @@ func newUnlock(a cmd) *cobra.Command {
 	cmd := app.Describe("unlock", &cobra.Command{
 		ValidArgsFunction: a.CompleteNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			owner := cmd.Flags().Changed("owner")
+			if err := app.NotEmpty(cmd, "owner", "id"); err != nil {
+				return err
+			}
+			owner := u.owner != ""
 			many := u.all || owner
 			switch {
 			case u.all && owner:
 				return app.Usagef("--all is about your own leases, --owner about somebody's: give one of them")
-			case owner && u.owner == "":
-				return app.Usagef("--owner is empty")
 			case u.force && u.breakStale:
 				return app.Usagef("--force ends every hold, --break-stale only what is stale: give one of them")
-			case cmd.Flags().Changed("id") && u.id == "":
-				return app.Usagef("--id is empty")
 			case many && len(args) > 0:
 				return app.Usagef("give either the name of a lock or --all or --owner")
 			case many && u.id != "":

@@ -89,9 +89,9 @@ func newAsk(a *app.App) *cobra.Command {
 		if timeout < 0 || cmd.Flags().Changed("timeout") && !wait {
 			return app.Usagef("--timeout says how long to wait: it needs --wait, and is not negative")
 		}
-		return nil
+		return app.NotEmpty(cmd, "id")
 	}
-	cmd.Flags().StringVar(&id, "id", "", "ask the hold with this lock ID, instead of the first of another")
+	cmd.Flags().StringVar(&id, "id", "", "ask the hold with this `lock_id`, instead of the first of another")
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait for the answer, as long as the hold lasts")
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "with --wait: give up after this long; 0 never does")
 	return cmd
@@ -176,18 +176,20 @@ func newPass(a *app.App) *cobra.Command {
 		}
 		return a.Answer(tell(b, "passing", h), "%s goes to %s when what %s runs under it has ended, which is told to end", name, to, h.Owner)
 	})
-	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if recipient == "" && session == "" {
 			return app.Usagef("say to whom: --to OWNER, as lokt status names who waits, or lokt whoami says there")
 		}
-		ttl, err = a.TTL(ttl)
-		return err
+		if ttl, err = a.TTL(ttl); err != nil {
+			return err
+		}
+		return app.NotEmpty(cmd, "id")
 	}
 	cmd.Flags().StringVar(&recipient, "to", "", "the `OWNER` who gets it, or the session of one who waits (default: you, in the --session)")
 	cmd.Flags().StringVar(&session, "session", "", "of that owner")
 	cmd.Flags().StringVar(&note, "note", "", "`TEXT` that the new holder is shown")
 	cmd.Flags().DurationVar(&ttl, "ttl", 10*time.Minute, "unless the owner waits: how long the new hold lasts; 0 is until it is unlocked")
-	cmd.Flags().StringVar(&id, "id", "", "pass on the hold with this lease ID")
+	cmd.Flags().StringVar(&id, "id", "", "pass on the hold with this `lock_id`")
 	cmd.Flags().BoolVar(&force, "force", false, "pass on the first hold, whoever's it is")
 	return cmd
 }
