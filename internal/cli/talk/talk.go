@@ -154,7 +154,7 @@ func newPass(a *app.App) *cobra.Command {
 		case err != nil:
 			return err
 		case len(s.Lock.Holders) == 0: // a request would pass on what is granted before it arrives
-			return &lokt.GoneError{Name: name, LeaseID: id}
+			return app.Worded(lokt.ErrNotFound, "nobody holds %q", name)
 		}
 		by := a.Asker()
 		to := lokt.Owner{ID: cmp.Or(recipient, by.ID), Session: session, AnySession: session == ""}
@@ -166,7 +166,10 @@ func newPass(a *app.App) *cobra.Command {
 		}
 		t := lokt.Target{Name: name, LeaseID: id, Owner: by, Force: force, UpTo: s.Lock.Token}
 		h, err := b.Tell(cmd.Context(), t, lokt.Message{Text: note, Pass: &lokt.Claim{Owner: to, TTL: ttl}})
+		var other *lokt.NotOwnerError
 		switch {
+		case errors.As(err, &other):
+			return app.Hint(err, "%s%s", app.SameAgent, a.OrForce())
 		case errors.Is(err, lokt.ErrHeld):
 			return fmt.Errorf("%s could not begin: %w", to, err)
 		case err != nil:
