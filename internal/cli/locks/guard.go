@@ -1,7 +1,6 @@
 package locks
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -87,11 +86,12 @@ func Guard(shared *app.App, turns Turns) *cobra.Command {
 	return cmd
 }
 
-// ruled reports whether lokt.toml may have rules for turns, which package policy reads.
+// ruled reports whether lokt.toml may have rules for turns, however they are written, which package policy reads.
 func (a cmd) ruled() bool {
 	dir, err := a.Dir()
 	_, text, bad := nearest.File(dir, "lokt.toml")
-	return err == nil && (bad != nil || bytes.Contains(text, []byte("[[lock]]")))
+	plain := strings.NewReplacer(" ", "", "\t", "", `"`, "", "'", "").Replace(string(text))
+	return err == nil && (bad != nil || strings.Contains(plain, "[lock") || strings.Contains(plain, "lock=["))
 }
 
 // check finds out what the command line means, before anything is touched.
