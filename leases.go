@@ -3,6 +3,7 @@ package lokt
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -71,7 +72,7 @@ func (ls Leases) Release(ctx context.Context) error {
 func (ls Leases) Err() error {
 	for _, l := range ls {
 		if err := l.Err(); err != nil {
-			return err
+			return fmt.Errorf("lock %q: %w", l.name, err)
 		}
 	}
 	return nil
