@@ -88,7 +88,7 @@ func ours() map[string][]string {
 		"internal/cli/turns":        {".", "internal/cli/app", "internal/cli/locks", "internal/policy"},
 		"internal/history":          {".", "internal/audit"},
 		"internal/cli/proof":        {"internal/audit", "internal/cli/app", "internal/history"},
-		"internal/cli/talk":         {".", "internal/cli/app"},
+		"internal/cli/talk":         {".", "internal/cli/app", "internal/guard"},
 		"internal/cli/bench":        {".", "internal/cli/app", "internal/guard", "jobs"},
 		"internal/cli/mcp":          {"internal/cli/app", "internal/cli/wait", "internal/policy", "internal/rows", "internal/shell", "internal/version"},
 		"internal/cli/top":          {".", "httpapi", "internal/cli/app", "internal/rows", "jobs"},

@@ -168,9 +168,12 @@ func (a *App) Tell(format string, args ...any) {
 // Finish reports how a command ended and returns the exit code for it.
 func (a *App) Finish(err error) int {
 	var e *SilentError
+	var signal *guard.SignalError
 	switch {
 	case err == nil:
 		return ExitOK
+	case errors.As(err, &signal):
+		return signal.Code()
 	case errors.As(err, &e):
 		return e.Code
 	}

@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/signal"
 	"slices"
 	"time"
 
@@ -15,6 +13,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/guard"
 )
 
 // Commands returns the commands of this package.
@@ -51,7 +50,7 @@ func withText(a *app.App, command string, run func(ctx context.Context, b *app.B
 			if err != nil {
 				return err
 			}
-			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+			ctx, stop := guard.Notify().Context(context.Background())
 			defer stop()
 			return a.Repairable(run(ctx, b, args[0], args[1]), args[0])
 		},
@@ -114,11 +113,10 @@ func await(ctx context.Context, a *app.App, b *app.Backend, h lokt.Holder, v tol
 			}
 			err = b.Wait(ctx, lokt.Watch{Name: v.Name, Seen: s.Lock.Revision})
 		}
-		switch {
-		case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			return app.Hint(app.Worded(lokt.ErrHeld, "there is no answer yet"), "it will be in: %s", a.CommandLine("status", v.Name))
-		case err != nil:
-			return err
+		} else if err != nil {
+			return cmp.Or(context.Cause(ctx), err)
 		}
 	}
 }
@@ -166,9 +164,8 @@ func newPass(a *app.App) *cobra.Command {
 		}
 		t := lokt.Target{Name: name, LeaseID: id, Owner: by, Force: force, UpTo: s.Lock.Token}
 		h, err := b.Tell(cmd.Context(), t, lokt.Message{Text: note, Pass: &lokt.Claim{Owner: to, TTL: ttl}})
-		var other *lokt.NotOwnerError
 		switch {
-		case errors.As(err, &other):
+		case errors.As(err, new(*lokt.NotOwnerError)):
 			return app.Hint(err, "%s%s", app.SameAgent, a.OrForce())
 		case errors.Is(err, lokt.ErrHeld):
 			return fmt.Errorf("%s could not begin: %w", to, err)
@@ -183,10 +180,8 @@ func newPass(a *app.App) *cobra.Command {
 		if recipient == "" && session == "" {
 			return app.Usagef("say to whom: --to OWNER, as lokt status names who waits, or lokt whoami says there")
 		}
-		if ttl, err = a.TTL(ttl); err != nil {
-			return err
-		}
-		return app.NotEmpty(cmd, "id")
+		ttl, err = a.TTL(ttl)
+		return cmp.Or(err, app.NotEmpty(cmd, "id"))
 	}
 	cmd.Flags().StringVar(&recipient, "to", "", "the `OWNER` who gets it, or the session of one who waits (default: you, in the --session)")
 	cmd.Flags().StringVar(&session, "session", "", "of that owner")
