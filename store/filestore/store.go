@@ -179,7 +179,9 @@ func (s *Store) checkDirs() error {
 	if fi, err := os.Stat(s.root); err == nil && !fi.IsDir() {
 		return fmt.Errorf("lock directory %s is not a directory", s.root)
 	} else if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
+		if link, _ := os.Readlink(s.root); errors.Is(err, fs.ErrNotExist) && link != "" {
+			return fmt.Errorf("lock directory %s is a symbolic link to %s, which is not there", s.root, link)
+		} else if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
 		return fmt.Errorf("lock directory: %w", err)

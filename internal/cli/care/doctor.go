@@ -162,6 +162,7 @@ func (d *doctor) checkRoot() {
 	fi, err := os.Stat(d.root.Path)
 	at := existing(d.root.Path)
 	closed := writable(at)
+	_, noLink := os.Readlink(d.root.Path)
 	switch {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		d.fail("root", elsewhere, "%v (%s)", err, how)
@@ -169,6 +170,7 @@ func (d *doctor) checkRoot() {
 		d.fail("root", "move it away, or "+elsewhere, "%s is not a directory (%s)", d.root.Path, how)
 	case closed != nil:
 		d.fail("root", writableAgain(closed), "%s (%s) cannot be written: %s: %v", d.root.Path, how, at, closed)
+	case err != nil && noLink == nil: // to what is not there: what opens it says so
 	case err != nil:
 		d.ok("root", "%s (%s) does not exist yet: the first lock makes it", d.root.Path, how)
 	default:
