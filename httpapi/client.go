@@ -17,7 +17,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/jitter"
@@ -96,6 +95,7 @@ func New(urls string, o ClientOptions) (*Client, error) {
 	c.o.Attempt = cmp.Or(o.Attempt, 10*time.Second)
 	c.o.Patience = cmp.Or(o.Patience, 5*time.Second)
 	c.o.UserAgent = cmp.Or(o.UserAgent, "lokt")
+	c.o.Token = strings.TrimSpace(o.Token) // a variable may end with the end of a line
 	for _, text := range strings.FieldsFunc(urls, func(r rune) bool { return r == ',' || r == ' ' }) {
 		u, err := url.Parse(text)
 		switch {
@@ -112,8 +112,8 @@ func New(urls string, o ClientOptions) (*Client, error) {
 	switch {
 	case len(c.urls) == 0:
 		return nil, invalid("no server is named")
-	case strings.ContainsFunc(o.Token, unicode.IsControl): // which no header can have
-		return nil, invalid("the token for the server has a control character, such as the end of a line")
+	case strings.ContainsFunc(c.o.Token, func(r rune) bool { return r < ' ' || r > '~' }):
+		return nil, invalid("the token has a character that a header may not have")
 	}
 	if c.http == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()

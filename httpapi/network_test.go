@@ -584,9 +584,19 @@ func TestURLsThatAreNoneAreRefused(t *testing.T) {
 	}
 }
 
-// A request with such a token would be tried again and again, and reach nobody.
+// A request with such a token would be tried again and again, and reach nobody. An end of the line is left out, as variables have it.
 func TestATokenThatNoHeaderCanHaveIsRefused(t *testing.T) {
 	if _, err := httpapi.New("http://x", httpapi.ClientOptions{Token: "secret\nmore"}); !errors.Is(err, lokt.ErrInvalid) || strings.Contains(err.Error(), "secret") {
 		t.Error(err)
+	}
+	var got atomic.Value
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got.Store(r.Header.Get("Authorization")) }))
+	defer server.Close()
+	client, err := httpapi.New(server.URL, httpapi.ClientOptions{Token: "secret\n"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _ = client.Get(t.Context(), "x"); got.Load() != "Bearer secret" {
+		t.Errorf("the token arrives as %v", got.Load())
 	}
 }
