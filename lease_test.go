@@ -373,7 +373,7 @@ func TestNoRenewalIsSentAfterRelease(t *testing.T) {
 	}
 }
 
-// Promise S-243.
+// Promises S-15, S-243.
 func TestReleaseThatCannotBeAskedForLeavesTheLeaseToExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := &link{Service: newService(), releases: errCut}
@@ -393,9 +393,13 @@ func TestReleaseThatCannotBeAskedForLeavesTheLeaseToExpire(t *testing.T) {
 		wantGranted(t, newLocker(t, net.Service, "b", lokt.Options{}), "x", "after the second try to release")
 
 		net.releases = errCut
-		_ = acquire(t, k, "y", lokt.Options{}).Release(t.Context()) // fails
+		y := acquire(t, k, "y", lokt.Options{})
+		_ = y.Release(t.Context()) // fails
 		if time.Sleep(lokt.DefaultTTL); len(k.Leases()) != 0 {
 			t.Error("a lease whose time is up is still on the books")
+		}
+		if y.State() != lokt.InDoubt || !errors.Is(y.Err(), context.Canceled) {
+			t.Errorf("a lease that was not released in time is %v, with error %v: no loss is told after a release", y.State(), y.Err())
 		}
 	})
 }
