@@ -465,8 +465,9 @@ func TestARenewedHoldLivesOnAndOneThatIsNotRenewedEnds(t *testing.T) {
 	s := c.skewed(t, 0, 0)
 	m, other := lokt.NewManager(s[0]), lokt.NewManager(s[1])
 	const ttl = 2 * time.Second
+	start := time.Now()
 	h := acquire(t, m, claimOf("x", "a", ttl))
-	start, renewed, longest := time.Now(), time.Now(), time.Duration(0)
+	renewed, longest := start, time.Duration(0)
 	for time.Since(start) < 2*ttl {
 		asked := time.Now()
 		_, err := m.Renew(t.Context(), lokt.Renewal{Name: "x", LeaseID: h.LeaseID})
