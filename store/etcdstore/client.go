@@ -70,6 +70,8 @@ func transient(err error) bool {
 		return true
 	case codes.ResourceExhausted:
 		return errors.Is(err, rpctypes.ErrTooManyRequests)
+	case codes.FailedPrecondition: // of a member that has just been added, and follows the others
+		return errors.Is(err, rpctypes.Error(rpctypes.ErrGRPCNotSupportedForLearner))
 	}
 	return false
 }

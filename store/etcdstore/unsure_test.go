@@ -3,10 +3,14 @@ package etcdstore
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/lokt-dev/lokt"
 )
@@ -95,5 +99,42 @@ func TestAChangeThatIsDecidedAgainIsAnsweredAsItIsStored(t *testing.T) {
 	}
 	if have, in := snap.Lock.Holder(h.LeaseID); !in || have.Token != h.Token {
 		t.Errorf("it was told that it holds the lock by token %d, and on record is %+v, with %d who wait", h.Token, snap.Lock.Holders, len(snap.Lock.Queue))
+	}
+}
+
+// learner gives every other answer as a member does that does not vote yet, of etcd 3.4.
+type learner struct {
+	clientv3.KV
+	asked atomic.Int64
+}
+
+type refusal struct{ clientv3.Txn }
+
+func (l *learner) Txn(ctx context.Context) clientv3.Txn {
+	if t := l.KV.Txn(ctx); l.asked.Add(1)%2 == 0 {
+		return t
+	}
+	return refusal{}
+}
+
+func (r refusal) If(...clientv3.Cmp) clientv3.Txn  { return r }
+func (r refusal) Then(...clientv3.Op) clientv3.Txn { return r }
+func (r refusal) Else(...clientv3.Op) clientv3.Txn { return r }
+func (refusal) Commit() (*clientv3.TxnResponse, error) {
+	return nil, rpctypes.Error(status.Error(codes.Unavailable, "etcdserver: rpc not supported for learner"))
+}
+
+// Promise S-114.
+func TestWhatALearnerRefusesIsAskedOfAnotherMember(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 1, false)
+	s := c.open(t, c.url(), Options{Timeout: longTimeout})
+	s.client.KV = &learner{KV: s.client.KV}
+	m := lokt.NewManager(s)
+	for range 5 {
+		release(t, m, acquire(t, m, claimOf("x", "a", time.Hour)))
+		if _, err := m.Get(t.Context(), "x"); err != nil {
+			t.Error(err)
+		}
 	}
 }

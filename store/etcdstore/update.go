@@ -329,11 +329,12 @@ func (s *Store) send(ctx context.Context, sl *slot, try *attempt) (rest []*reque
 	single, cancel := s.attempt(ctx, 0) // what becomes of it can be found out
 	defer cancel()
 	r, err := s.client.Txn(single).If(unchanged...).Then(try.ops...).Else(s.queries(sl.name)...).Commit()
-	if err != nil {
-		if !refused(err) {
-			for _, q := range try.batch {
-				q.try = try
-			}
+	switch {
+	case err != nil && refused(err):
+		return try.batch, false, err
+	case err != nil:
+		for _, q := range try.batch {
+			q.try = try
 		}
 		return try.batch, true, err
 	}
