@@ -80,7 +80,7 @@ func openServer(ctx context.Context, url string, o Options) (_ *serverDB, err er
 	c := config.ConnConfig
 	c.RuntimeParams["application_name"] = cmp.Or(c.RuntimeParams["application_name"], "lokt")
 	c.RuntimeParams["client_encoding"] = "UTF8" // whatever the role's settings say
-	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, pgTimeout/2)
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, pgExchange/time.Duration(countServers(c)))
 	renew := renewing(url, c)
 	d := &serverDB{options: o, origin: lokt.NewLeaseID(), words: make(chan string, 10_000)}
 	for pool, most := range map[**pgxpool.Pool]int32{&d.readers: pgReaders, &d.writers: pgWriters} {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -12,6 +13,16 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
+
+// countServers returns how many servers are tried one after the other. Together they have as long as is waited for a connection: one
+// that is dead without a word must not keep anybody from the next.
+func countServers(c *pgx.ConnConfig) int {
+	all := map[string]bool{net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port))): true}
+	for _, f := range c.Fallbacks { // a server is there twice that may be spoken to with TLS or without
+		all[net.JoinHostPort(f.Host, strconv.Itoa(int(f.Port)))] = true
+	}
+	return len(all)
+}
 
 // uncancelled has a connection closed without a request to cancel what it is at. A commit that waits for a standby must not be
 // called back: PostgreSQL would show it to all at once, and a standby that takes over would not have it.
