@@ -455,7 +455,7 @@ func (d *serverDB) tell(ctx context.Context) {
 
 // listen wakes whom the changes of other processes concern.
 func (d *serverDB) listen(ctx context.Context) {
-	pool := d.readers.Config()
+	pool, listen := d.readers.Config(), "LISTEN "+pgx.Identifier{d.channel}.Sanitize()
 	config := pool.ConnConfig
 	config.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) {
 		if words := strings.Fields(n.Payload); len(words) > 0 && words[0] != d.origin {
@@ -466,11 +466,18 @@ func (d *serverDB) listen(ctx context.Context) {
 		_ = pool.BeforeConnect(ctx, config) // which cannot fail
 		c, err := pgx.ConnectConfig(ctx, config)
 		if err == nil {
-			if _, err = c.Exec(ctx, "LISTEN "+pgx.Identifier{d.channel}.Sanitize()); err == nil {
+			if _, err = c.Exec(ctx, listen); err == nil {
 				d.hear([]string{"*", "!"}) // nobody told us while we did not listen
 			}
-			for err == nil {
-				err = c.PgConn().WaitForNotification(ctx)
+			for err == nil { // a server that is dead without a word ends no connection
+				quiet, cancel := context.WithTimeout(ctx, presence)
+				err = c.PgConn().WaitForNotification(quiet)
+				cancel()
+				if pgconn.Timeout(err) && ctx.Err() == nil {
+					soon, cancel := context.WithTimeout(ctx, pgExchange)
+					_, err = c.Exec(soon, listen)
+					cancel()
+				}
 			}
 			_ = c.Close(context.WithoutCancel(ctx))
 		}

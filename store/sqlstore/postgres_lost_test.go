@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/lokt-dev/lokt"
+	"github.com/lokt-dev/lokt/internal/testkit/servers"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -23,6 +24,28 @@ func endBackends(t *testing.T, url, name string) {
 	if _, err := c.Exec(t.Context(), "SELECT pg_terminate_backend(pid, 10000)"+others, name); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func TestNobodyListensForLongToAServerThatIsDeadWithoutAWord(t *testing.T) {
+	t.Parallel()
+	schema := server.Schema(t)
+	proxy := servers.NewProxy(t, server.Addr)
+	openPG(t, server.URL(proxy.Addr()+","+server.Addr, schema)+"&application_name="+schema, Options{})
+	c := session(t, server.url(schema))
+	listen := func(connections int) {
+		t.Helper()
+		n := 0
+		for end := time.Now().Add(time.Minute); n != connections; time.Sleep(50 * time.Millisecond) {
+			err := c.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE application_name = current_schema() AND query LIKE 'LISTEN%'").Scan(&n)
+			if err != nil || time.Now().After(end) {
+				t.Fatalf("%d connections listen, not %d, %v", n, connections, err)
+			}
+		}
+	}
+	listen(1)
+	proxy.Hole()
+	listen(2) // of which the first hears nothing
+	proxy.Refuse()
 }
 
 // Promise S-237: connections may be lost before a turn, and while it decides.
