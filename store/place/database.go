@@ -61,7 +61,7 @@ func Postgres(query func(ctx context.Context, sql string, to ...any) error) Ask 
 		}
 		if copies > 0 && !waits {
 			all[2] = Found("standbys", Warn, fmt.Sprintf("connected: %d, and a commit waits for none", copies),
-				"a failover takes along what had not arrived: two may hold a lock, and tokens fall unless the standby is said to be restored",
+				"a failover takes along what had not arrived: two may hold a lock, and tokens fall if no daemon goes on that ran before",
 				"set synchronous_standby_names, and synchronous_commit to on")
 		}
 		return all

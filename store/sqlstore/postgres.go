@@ -42,6 +42,9 @@ type serverDB struct {
 	tasks   sync.WaitGroup
 	closing sync.Once
 	closed  atomic.Bool
+
+	meeting  sync.Mutex
+	timeline string // of the server that was stored at last
 }
 
 const (
@@ -91,6 +94,9 @@ func openServer(ctx context.Context, url string, o Options) (_ *serverDB, err er
 				uncancelled(c)
 			}
 			return nil
+		}
+		if pool == &d.writers {
+			config.AfterConnect = d.meet
 		}
 		if *pool, err = pgxpool.NewWithConfig(context.WithoutCancel(ctx), config); err != nil {
 			return nil, pgError(err)

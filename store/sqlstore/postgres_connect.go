@@ -24,6 +24,40 @@ func countServers(c *pgx.ConnConfig) int {
 	return len(all)
 }
 
+// raiseFloors has tokens and revisions go on far above all that may have been lost, and gives everybody who lives by time a full time, as
+// after an outage.
+const raiseFloors = `UPDATE state SET token_floor = greatest(token_floor, m.token, $2) + 4294967296,
+	revision_floor = greatest(revision_floor, m.revision, $3) + 4294967296, clock = clock - $1
+	FROM (SELECT coalesce(max(token), 0) AS token, coalesce(max(revision), 0) AS revision FROM locks) m`
+
+// meet looks which server is at the other end of a connection, before anything is stored over it. A standby that has been promoted since
+// the last one, which begins a timeline of its own, may not have had everything.
+func (d *serverDB) meet(ctx context.Context, c *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, pgExchange)
+	defer cancel()
+	d.meeting.Lock()
+	defer d.meeting.Unlock()
+	var timeline string
+	var e *pgconn.PgError
+	err := c.QueryRow(ctx, "SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8)").Scan(&timeline)
+	switch {
+	case errors.As(err, &e) && e.Code != "55000": // there are servers that have no such thing
+		return nil
+	case err != nil: // a standby may be promoted while the connection lasts
+		return err
+	}
+	if d.timeline != "" && d.timeline != timeline {
+		d.locks.mu.Lock()
+		tokens, revisions := d.locks.highest.tokens, d.locks.highest.revisions
+		d.locks.mu.Unlock()
+		if _, err := c.Exec(ctx, raiseFloors, int64(2*awayAfter), int64(tokens), int64(revisions)); err != nil {
+			return err
+		}
+	}
+	d.timeline = timeline
+	return nil
+}
+
 // uncancelled has a connection closed without a request to cancel what it is at. A commit that waits for a standby must not be
 // called back: PostgreSQL would show it to all at once, and a standby that takes over would not have it.
 func uncancelled(c *pgx.ConnConfig) {

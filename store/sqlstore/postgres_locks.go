@@ -28,14 +28,15 @@ type serverLocks struct {
 	views joint.Reads[lokt.Snapshot]
 	closable
 
-	mu     sync.Mutex
-	known  map[string]*pgKnown
-	due    map[string]bool // watched, and perhaps not as they are known
-	poke   chan struct{}   // some are due
-	heard  time.Time       // when all locks were forgotten last
-	state  pgState
-	zero   time.Time // the database's clock at start, late by how long a statement was on its way
-	zeroed time.Time // when that was measured
+	mu      sync.Mutex
+	known   map[string]*pgKnown
+	due     map[string]bool // watched, and perhaps not as they are known
+	poke    chan struct{}   // some are due
+	heard   time.Time       // when all locks were forgotten last
+	state   pgState
+	highest pgState   // its floors are the highest that were seen
+	zero    time.Time // the database's clock at start, late by how long a statement was on its way
+	zeroed  time.Time // when that was measured
 }
 
 // mostKnown is how many locks are remembered.
@@ -133,6 +134,7 @@ func (s *serverLocks) learn(sent time.Time, state pgState, locks map[string]pgLo
 		s.forget()
 	}
 	s.state = state
+	s.highest.tokens, s.highest.revisions = max(s.highest.tokens, state.tokens), max(s.highest.revisions, state.revisions)
 	for name, is := range locks {
 		l := s.get(name)
 		was := l.pgLock

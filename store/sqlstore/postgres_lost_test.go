@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -46,6 +48,38 @@ func TestNobodyListensForLongToAServerThatIsDeadWithoutAWord(t *testing.T) {
 	proxy.Hole()
 	listen(2) // of which the first hears nothing
 	proxy.Refuse()
+}
+
+// Promise S-445.
+func TestTokensGoOnFarAboveThoseThatAStandbyMayNotHaveHad(t *testing.T) {
+	t.Parallel()
+	p := servers.NeedPostgres(t, "fsync=off")
+	db := openPG(t, p.URL(p.Addr, "public"), Options{})
+	m := lokt.NewManager(db.Locks())
+	before, err := m.Acquire(t.Context(), claim("x", "a", time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	signal := filepath.Join(p.Dir, "data", "standby.signal")
+	if err := errors.Join(os.WriteFile(signal, nil, 0o600), p.Own(signal), p.Crash(), p.Exec("SELECT pg_promote()")); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		after, err := m.Acquire(t.Context(), claim("y", "b", time.Hour))
+		if err == nil {
+			if after.Token < 1<<32 {
+				t.Errorf("token %d", after.Token)
+			}
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+	s, err := m.Get(t.Context(), "x")
+	if h, held := s.Lock.Holder(before.LeaseID); err != nil || !held || !h.ExpiresAt.After(before.ExpiresAt) || h.Token != before.Token || s.Lock.Token < 1<<32 {
+		t.Errorf("%+v, %v", s, err)
+	}
 }
 
 // Promise S-237: connections may be lost before a turn, and while it decides.
