@@ -347,6 +347,7 @@ func (s *serverLocks) arrive(ctx context.Context, c *pgx.Conn) error {
 	for name, was := range locks { // none is away if somebody else came first
 		is := was
 		if was.damaged == nil && t.state.away() && restart(&is.Lock, t.state.now, t.state.last) {
+			t.state.raise(&is) // it is known from now on
 			t.locks[name] = &pgChange{was: was, is: is}
 		}
 	}

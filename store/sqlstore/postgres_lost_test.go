@@ -82,6 +82,24 @@ func TestTokensGoOnFarAboveThoseThatAStandbyMayNotHaveHad(t *testing.T) {
 	}
 }
 
+// The floors are raised, as after restoring a dump, while a lock is held and nobody uses the database. Promises S-4, S-5.
+func TestTheTokensOfALockThatWasHeldThroughAnOutageGoOnFromTheFloor(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	h, err := lokt.NewManager(openPG(t, url, Options{}).Locks()).Acquire(t.Context(), claim("x", "a", time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	runSQL(t, url, raiseFloor(t)+"; UPDATE state SET clock = clock - 60000000000")
+	m := lokt.NewManager(openPG(t, url, Options{}).Locks())
+	if _, err := m.Release(t.Context(), lokt.Target{Name: "x", LeaseID: h.LeaseID, Owner: h.Owner}); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := m.Acquire(t.Context(), claim("x", "b", time.Hour)); err != nil || again.Token <= 1<<32 {
+		t.Errorf("token %d, %v", again.Token, err)
+	}
+}
+
 // Promise S-237: connections may be lost before a turn, and while it decides.
 func TestAConnectionThatIsLostCostsNoTurn(t *testing.T) {
 	t.Parallel()
