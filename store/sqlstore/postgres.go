@@ -45,6 +45,7 @@ type serverDB struct {
 
 	meeting  sync.Mutex
 	timeline string // of the server that was stored at last
+	end      int64  // of its log
 }
 
 const (
@@ -164,7 +165,7 @@ func (d *serverDB) makeTables(ctx context.Context) error {
 	})
 }
 
-// stay keeps saying that the database is in use, lets those who wait look for what others did although nobody said so,
+// stay looks how far the server is, keeps saying that the database is in use, lets those who wait look for what others did although nobody said so,
 // and gives events their numbers and forgets the oldest, and locks that nobody has used for long.
 func (d *serverDB) stay(ctx context.Context) {
 	tick := time.NewTicker(presence)
@@ -177,6 +178,7 @@ func (d *serverDB) stay(ctx context.Context) {
 		}
 		poke(d.jobs.changed)
 		d.locks.lookAnyway()
+		_ = d.lend(ctx, d.writers, pgTimeout, d.meet)
 		_ = d.lend(ctx, d.writers, pgLoading, d.locks.arrive)
 		_ = d.lend(ctx, d.writers, pgTimeout, d.locks.number)
 		_ = d.trimming(ctx, d.options.forgetLockEvents)

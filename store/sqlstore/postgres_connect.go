@@ -31,22 +31,23 @@ const raiseFloors = `UPDATE state SET token_floor = greatest(token_floor, m.toke
 	FROM (SELECT coalesce(max(token), 0) AS token, coalesce(max(revision), 0) AS revision FROM locks) m`
 
 // meet looks which server is at the other end of a connection, before anything is stored over it. A standby that has been promoted since
-// the last one, which begins a timeline of its own, may not have had everything.
+// the last one, which begins a timeline of its own, may not have had everything, nor has one whose log ends before where it was.
 func (d *serverDB) meet(ctx context.Context, c *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, pgExchange)
 	defer cancel()
 	d.meeting.Lock()
 	defer d.meeting.Unlock()
 	var timeline string
+	var end int64
 	var e *pgconn.PgError
-	err := c.QueryRow(ctx, "SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8)").Scan(&timeline)
+	err := c.QueryRow(ctx, "SELECT left(pg_walfile_name(l), 8), (l - '0/0')::bigint FROM pg_current_wal_lsn() l").Scan(&timeline, &end)
 	switch {
 	case errors.As(err, &e) && e.Code != "55000": // there are servers that have no such thing
 		return nil
 	case err != nil: // a standby may be promoted while the connection lasts
 		return err
 	}
-	if d.timeline != "" && d.timeline != timeline {
+	if d.timeline != "" && (d.timeline != timeline || end < d.end) {
 		d.locks.mu.Lock()
 		tokens, revisions := d.locks.highest.tokens, d.locks.highest.revisions
 		d.locks.mu.Unlock()
@@ -54,7 +55,7 @@ func (d *serverDB) meet(ctx context.Context, c *pgx.Conn) error {
 			return err
 		}
 	}
-	d.timeline = timeline
+	d.timeline, d.end = timeline, end
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -97,6 +98,27 @@ func TestTheTokensOfALockThatWasHeldThroughAnOutageGoOnFromTheFloor(t *testing.T
 	}
 	if again, err := m.Acquire(t.Context(), claim("x", "b", time.Hour)); err != nil || again.Token <= 1<<32 {
 		t.Errorf("token %d, %v", again.Token, err)
+	}
+}
+
+// Promise S-445.
+func TestTokensGoOnFarAboveThoseThatAServerHasForgotten(t *testing.T) {
+	t.Parallel()
+	db := openPG(t, schemaURL(t), Options{})
+	d := serverJobsOf(db).db
+	d.meeting.Lock()
+	d.end = math.MaxInt64
+	d.meeting.Unlock()
+	m := lokt.NewManager(db.Locks())
+	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		h, err := m.Acquire(t.Context(), claim("x", "a", time.Hour))
+		if err == nil && h.Token >= 1<<32 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(h, err)
+		}
+		_, _ = m.Release(t.Context(), lokt.Target{Name: h.Name, LeaseID: h.LeaseID, Owner: h.Owner})
 	}
 }
 
