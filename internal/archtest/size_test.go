@@ -101,7 +101,7 @@ func above() map[string]int {
 		"internal/cli/bench":     354,
 		"internal/cli/agent":     2269,
 		".":                      4771, // with the pace of a server, the rules for claims that outlive who waits for them and for holds that are passed on, and small stacks
-		"httpapi":                4927,  // with renewals in batches, and their pace, claims whose hold is over, and answers that are not loktd's
+		"httpapi":                4927, // with renewals in batches, and their pace, claims whose hold is over, and answers that are not loktd's
 		"internal/audit":         896,
 		"internal/cli":           8037, // with lokt why --file
 		"internal/daemon":        2345,
@@ -112,8 +112,8 @@ func above() map[string]int {
 		"jobs/worker":            1_110, // with jobs that are leased ahead, and what is left of the maximum runtime
 		"store/filestore":        2396,  // with the seam for a simulated system, and what a lost fsync, and an entry that the loss of power brings back, may do
 		"store/memstore":         598,
-		"store/etcdstore":        1754, // an attempt is kept until it is known what became of it
-		"store/sqlstore":         4782, // with commits that wait for a standby, and files that do not belong to each other
+		"store/etcdstore":        1757, // an attempt is kept until it is known what became of it
+		"store/sqlstore":         4846, // with commits that wait for a standby, and files that do not belong to each other
 	}
 }
 
