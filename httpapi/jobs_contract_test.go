@@ -478,15 +478,12 @@ func TestGrantShowsLeaseAndJob(t *testing.T) {
 func TestGrantTellsTheTokensOfLocks(t *testing.T) {
 	locks := lokt.NewManager(memstore.New())
 	s := newSite(t, func(o *manager.Options, _ *httpapi.Config) { o.Locks = locks })
-	for range 2 { // which b does not have in common with a
-		if _, err := locks.Acquire(t.Context(), lokt.Claim{Name: "b", LeaseID: "l", Owner: lokt.Owner{ID: "o"}}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := locks.Release(t.Context(), lokt.Target{Name: "b", LeaseID: "l"}); err != nil {
+	for range 2 { // holds of b, which a does not have in common with it
+		if _, err := locks.Acquire(t.Context(), lokt.Claim{Name: "b", Owner: lokt.Owner{ID: "o"}, Limit: 2}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	id := s.submit(`{"locks":["b","a"]}`)
+	id := s.submit(`{"locks":["b","a"],"limits":{"b":{"slots":2}}}`)
 	g := s.ok("POST", "/leases/request", `{"worker_id":"w","wait_ms":30000}`)
 	s.has("map[a:1 b:3]", g, "lease", "lock_tokens")
 	s.has("map[a:1 b:3]", s.job(id), "lease", "lock_tokens")

@@ -1,7 +1,6 @@
-// Package memstore keeps locks in the memory of one process: the reference for what a lokt.Store does, a store for
-// tests, and one for programs whose locks need not outlive them.
-//
-// It takes the time from package time, so it works in testing/synctest bubbles. It knows of no process that died.
+// Package memstore keeps locks in memory: the reference for what a lokt.Store does, a store for tests, and one for programs whose
+// locks need not outlive them. It takes the time from package time, so it works in testing/synctest bubbles, and knows of no process
+// that died.
 package memstore
 
 import (
@@ -37,7 +36,8 @@ type Store struct {
 
 	mu        sync.Mutex
 	closed    bool
-	locks     map[string]*entry
+	locks     map[string]*entry  // that are not free, or are watched
+	most      lokt.Lock          // the highest token and revision that any other ever had: theirs from then on
 	events    []lokt.LoggedEvent // the newest keep of them, oldest first, after up to as many that are forgotten
 	last      uint64             // number of the last event
 	grown     chan struct{}      // closed when there are more events
@@ -50,7 +50,7 @@ var (
 	_ lokt.EventLog = (*Store)(nil)
 )
 
-// entry is one lock and who watches it. It stays when the lock becomes free, for the sake of its token and revision.
+// entry is one lock and who watches it.
 type entry struct {
 	lock     lokt.Lock
 	watchers lokt.Watchers
@@ -81,18 +81,25 @@ func (s *Store) usable(ctx context.Context) error {
 	return nil
 }
 
-// entry returns what is known of the name, which is remembered from now on. Its caller holds the mutex.
+// entry returns what is known of the name. Its caller holds the mutex.
 func (s *Store) entry(name string) *entry {
-	e := s.locks[name]
-	if e == nil {
-		e = &entry{lock: lokt.Lock{Name: name}}
-		s.locks[name] = e
+	if e := s.locks[name]; e != nil {
+		return e
 	}
+	e := &entry{lock: s.most}
+	e.lock.Name = name
 	return e
 }
 
-// Update implements lokt.Store. It runs change once, while nothing else in the store changes: change must not use the
-// store.
+// forget forgets a lock that is free and not watched. Its caller holds the mutex.
+func (s *Store) forget(name string) {
+	if e := s.locks[name]; e != nil && e.lock.Free() && e.watchers.None() {
+		s.most.Token, s.most.Revision = max(s.most.Token, e.lock.Token), max(s.most.Revision, e.lock.Revision)
+		delete(s.locks, name)
+	}
+}
+
+// Update implements lokt.Store. It runs change once, while nothing else in the store changes: change must not use the store.
 func (s *Store) Update(ctx context.Context, name string, change func(lokt.Snapshot) lokt.Change) error {
 	observe, err := s.update(ctx, name, change)
 	if observe {
@@ -102,8 +109,7 @@ func (s *Store) Update(ctx context.Context, name string, change func(lokt.Snapsh
 }
 
 // update stores the change, and reports whether its caller has to see to its observation.
-func (s *Store) update(ctx context.Context, name string, change func(lokt.Snapshot) lokt.Change) (observe bool,
-	err error) {
+func (s *Store) update(ctx context.Context, name string, change func(lokt.Snapshot) lokt.Change) (observe bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.usable(ctx); err != nil {
@@ -116,22 +122,19 @@ func (s *Store) update(ctx context.Context, name string, change func(lokt.Snapsh
 
 // snapshot returns the lock as rules are to see it. Its caller holds the mutex.
 func (s *Store) snapshot(name string) lokt.Snapshot {
-	l := lokt.Lock{Name: name}
-	if e := s.locks[name]; e != nil {
-		l = e.lock
-	}
-	return lokt.Snapshot{Lock: l, Now: time.Now()}
+	return lokt.Snapshot{Lock: s.entry(name).lock, Now: time.Now()}
 }
 
 // store keeps what became of a lock, and reports whether nobody is busy observing. Its caller holds the mutex.
 func (s *Store) store(c lokt.Change) (observe bool) {
-	have := s.snapshot(c.Lock.Name).Lock
+	e := s.entry(c.Lock.Name)
+	have := e.lock
 	c.Lock.Revision = have.Revision
 	if !c.Lock.Equal(&have) {
-		e := s.entry(have.Name)
-		e.lock = c.Lock
+		s.locks[have.Name], e.lock = e, c.Lock
 		e.lock.Revision++
 		e.watchers.Wake(&have, &e.lock)
+		s.forget(have.Name)
 	}
 	return s.record(c.Events)
 }
@@ -241,11 +244,8 @@ func (s *Store) Wait(ctx context.Context, watch lokt.Watch) error {
 		return err
 	}
 	e := s.entry(watch.Name)
-	defer func() { // forget a name of which nothing was ever stored and for which nobody waits
-		if e.watchers.None() && e.lock.Revision == 0 {
-			delete(s.locks, watch.Name)
-		}
-	}()
+	s.locks[e.lock.Name] = e
+	defer s.forget(e.lock.Name)
 	w := e.watchers.Watch(&e.lock, watch)
 	if w == nil {
 		return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -199,6 +200,36 @@ func TestWatchingUnknownNamesLeavesNothingBehind(t *testing.T) {
 			t.Errorf("%d names are remembered", n)
 		}
 	})
+}
+
+// Promise S-4.
+func TestOfLocksThatAreFreeAgainOnlyThatTokensRiseIsRemembered(t *testing.T) {
+	s := memstore.New()
+	m := lokt.NewManager(s)
+	last := map[string]uint64{}
+	for i := range 200 {
+		name := "n" + strconv.Itoa(i%100)
+		granted := make(chan lokt.Holder)
+		for range 2 { // of whom one waits for the other
+			go func() {
+				h, _ := m.Acquire(t.Context(), lokt.Claim{Name: name, Owner: lokt.Owner{ID: "a"}, Strict: true, Wait: -1})
+				granted <- h
+			}()
+		}
+		for range 2 {
+			h := <-granted
+			if h.Token <= last[name] {
+				t.Fatalf("%s was granted with token %d after %d", name, h.Token, last[name])
+			}
+			last[name] = h.Token
+			if _, err := m.Release(t.Context(), lokt.Target{Name: name, LeaseID: h.LeaseID, Owner: h.Owner}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := memstore.Remembered(s); n != 0 {
+		t.Errorf("%d names are remembered", n)
+	}
 }
 
 func TestAnObserverThatPanicsOnceIsToldTheNextEvents(t *testing.T) {
