@@ -205,6 +205,19 @@ class TestWorker(unittest.TestCase):
         job = self.jobs.wait(self.jobs.submit(), timeout=30)
         self.assertEqual((job["state"], job["result"], failures), ("completed", 7, []))
 
+    def test_a_job_is_done_though_no_thread_can_be_started_for_it(self) -> None:
+        start = threading.Thread.start
+
+        def none_for_jobs(thread: threading.Thread) -> None:
+            if thread.name.startswith("lokt-job"):
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        with unittest.mock.patch.object(threading.Thread, "start", none_for_jobs):
+            self.work(lambda job: job.payload["n"], concurrency=2)
+            for id in [self.jobs.submit({"n": n}) for n in range(3)]:
+                self.assertEqual("completed", self.jobs.wait(id, timeout=30)["state"])
+
     def test_a_worker_that_is_refused_says_so_and_leaves_nothing_behind(self) -> None:
         with tempfile.NamedTemporaryFile() as tokens:
             server = Server("--tokens", tokens.name)

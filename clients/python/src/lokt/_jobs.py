@@ -362,9 +362,12 @@ class Worker:
         with self._change:
             self._jobs[job.lease_id] = job
             self._change.notify_all()
-        threading.Thread(
-            target=self._work, args=(job,), name=f"lokt-job-{job.id}", daemon=True
-        ).start()
+        try:
+            threading.Thread(
+                target=self._work, args=(job,), name=f"lokt-job-{job.id}", daemon=True
+            ).start()
+        except RuntimeError:  # there may be no more threads for the moment: then in this one
+            self._work(job)
         return True
 
     def _answer(self, body: dict[str, Json], first: float, **how: Any) -> Job | float:
