@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import lokt
+from lokt import _client
 from test_client import LOKTD, TTL, Server, until
 
 
@@ -69,6 +70,30 @@ print("parent", lease.state, client.lock("parents").held)
                         with self.client.guard("db"):
                             raise lost
                     self.assertFalse(self.client.lock("db").held)
+
+    def test_what_interrupts_a_thread_beside_a_request_leaves_nothing_held(self) -> None:
+        # Promise S-265.
+        def then(whole: Any, before: bool) -> Any:
+            interrupts = [KeyboardInterrupt()]
+
+            def call(*args: Any, **more: Any) -> Any:
+                answer = None if before and interrupts else whole(*args, **more)
+                if interrupts:
+                    raise interrupts.pop()
+                return answer
+
+            return call
+
+        for where, name, before in (
+            (lokt.Client, "acquire", False),
+            (lokt.Lease, "release", True),
+            (_client._Interrupt, "end", True),
+        ):
+            with self.subTest(name), mock.patch.object(where, name, then(getattr(where, name), before)):
+                with self.assertRaises(KeyboardInterrupt):
+                    with self.client.guard("db", wait=False):
+                        pass
+                self.assertFalse(self.client.lock("db").held)
 
     def test_what_interrupts_a_thread_in_a_lock_of_the_clients_own_leaves_that_free(self) -> None:
         # Promise S-265.

@@ -172,9 +172,9 @@ class Lease:
         """
         if self._given_back or self._pid != os.getpid():
             return
-        lost = self.state == "lost"
-        self._released = True
         try:
+            lost = self.state == "lost"
+            self._released = True
             self._client._keeper.stop(self._beat)
             if lost:
                 self._client._take_back(self.name, self.id, self._operation, 1.0)
@@ -343,7 +343,8 @@ class Client:
                             operation = secrets.token_hex(8)
                             continue
                     ttl = _life(holder) or ttl
-                    return Lease(self, name, lease_id, operation, holder, asked, ttl)
+                    call.got = Lease(self, name, lease_id, operation, holder, asked, ttl)
+                    return call.got
         except (HeldError, FullError, InvalidError, AuthError):
             raise
         except BaseException:  # it may have been granted
@@ -374,17 +375,29 @@ class Client:
         """
         thread = None
         failed = True
-        lease = self.acquire(name, ttl=ttl, wait=wait, **options)
+        call = options.setdefault("call", Call())
+        try:
+            lease = self.acquire(name, ttl=ttl, wait=wait, **options)
+        except BaseException:  # what interrupts the thread may come on the way from there, too
+            if call.got is not None:
+                self._keeper.stop(call.got._beat)
+                self._take_back(name, call.got.id, call.got._operation)
+            raise
         try:
             thread = _Interrupt(lease) if interrupt else None
             yield lease
             failed = False
         finally:
-            if thread is not None:
-                thread.end()
-            lost = lease.state == "lost"
             try:
-                lease.release()
+                try:
+                    if thread is not None:
+                        thread.end()
+                    lost = lease.state == "lost"
+                    lease.release()
+                except BaseException as e:
+                    if isinstance(e, LostError) or not isinstance(e, LoktError):  # it may have come before that
+                        lease.release()
+                    raise
             except LostError:  # of another lease, which this thread holds
                 raise
             except LoktError:

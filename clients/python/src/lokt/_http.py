@@ -61,6 +61,7 @@ class Call:
         self._sock: socket.socket | None = None
         self.aborted = threading.Event()
         self.reached = False  # some server: it may have carried out the request
+        self.got: Any = None  # what it is for, so that it is not lost on the way to who asked
 
     def use(self, sock: socket.socket | None) -> None:
         with self._lock:
