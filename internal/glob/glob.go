@@ -1,5 +1,5 @@
-// Package glob tells whether two patterns of paths have a path in common. It decides that exactly, by walking the
-// automata of both at once, and not by comparing how they begin.
+// Package glob tells whether two patterns of paths have a path in common. It decides that exactly, by walking along
+// both at once, and not by comparing how they begin.
 //
 // A path is relative, has slashes, and no segment that is empty, "." or "..". In a pattern, * stands for any characters of
 // a segment, none included, ? for one, [a-z] for one of those and [!a-z] or [^a-z] for one that is none of those. ** is a
@@ -11,8 +11,6 @@ package glob
 import (
 	"errors"
 	"fmt"
-	"regexp"
-	"regexp/syntax"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -89,8 +87,18 @@ func apart(p, q string) bool {
 	return false
 }
 
-// parse returns the automata of patterns, one for each alternative.
-func parse(patterns []string) (all []*syntax.Prog, err error) {
+// path is a pattern without braces, by segments: nil is **.
+type path [][]item
+
+// item stands for one character of a segment, or with star for any number of them. The set has the first and the last one of
+// each range of characters that it may be.
+type item struct {
+	set  []rune
+	star bool
+}
+
+// parse returns patterns taken apart, one for each alternative.
+func parse(patterns []string) (all []path, err error) {
 	size := 0
 	for _, p := range patterns {
 		alternatives, err := expand(p, maxAlts)
@@ -101,11 +109,13 @@ func parse(patterns []string) (all []*syntax.Prog, err error) {
 			if size += len(alt); size > MaxSize {
 				return nil, fmt.Errorf("patterns of more than %d bytes together, with their alternatives", MaxSize)
 			}
-			m, err := compile(alt)
+			m, err := split(alt)
 			if err != nil {
 				return nil, fmt.Errorf("pattern %q: %w", p, err)
 			}
-			all = append(all, m)
+			if !slices.ContainsFunc(m, func(s []item) bool { return s != nil && !share(s, []item{{anyOf(), true}}) }) {
+				all = append(all, m) // otherwise it stands for no path
+			}
 		}
 	}
 	return all, nil
@@ -170,76 +180,56 @@ func classLen(p string) int {
 	return 1
 }
 
-// Classes of runes, for a regular expression. Slashes part segments, and there are neither zero bytes nor halves of surrogate pairs
-// in a path.
-const (
-	noRune   = `\x00\x{D800}-\x{DFFF}`
-	anything = `[^` + noRune + `]`
-	inside   = `[^/` + noRune + `]`
-)
+// anyOf returns the characters that a name may have: slashes part segments, and there are neither zero bytes nor halves of
+// surrogate pairs in a path.
+func anyOf() []rune { return []rune{1, '/' - 1, '/' + 1, 0xd7ff, 0xe000, utf8.MaxRune} }
 
-// compile returns the automaton of a pattern without braces: that of the regular expression for the same paths.
-func compile(p string) (*syntax.Prog, error) {
-	var out strings.Builder
-	segments := slices.CompactFunc(strings.Split(p, "/"), func(a, b string) bool { return a == "**" && b == "**" })
-	last := len(segments) - 1
-	for i, seg := range segments {
+// split takes a pattern without braces apart.
+func split(p string) (all path, err error) {
+	for seg := range strings.SplitSeq(p, "/") {
+		var items []item
 		switch {
 		case seg == "" || seg == "." || seg == "..":
 			return nil, errors.New(`it is relative, and no segment is empty, "." or ".."`)
-		case seg == "**" && last == 0:
-			out.WriteString(anything + "*")
-		case seg == "**" && i == last:
-			out.WriteString("(/" + anything + "*)?")
-		case seg == "**":
-			out.WriteString("(" + anything + "*/)?")
-		default:
-			if err := segment(&out, seg); err != nil {
+		case seg != "**":
+			if items, err = segment(seg); err != nil {
 				return nil, err
 			}
-			if i+1 < last || i+1 == last && segments[last] != "**" {
-				out.WriteByte('/')
-			}
 		}
+		all = append(all, items)
 	}
-	re, err := syntax.Parse(out.String(), 0)
-	if err != nil {
-		return nil, err
-	}
-	return syntax.Compile(re.Simplify())
+	return all, nil
 }
 
-// segment writes the regular expression for a segment.
-func segment(out *strings.Builder, seg string) error {
+// segment takes a segment apart.
+func segment(seg string) (all []item, err error) {
 	for len(seg) > 0 {
-		size, text := 1, ""
+		size, it := 1, item{}
 		switch seg[0] {
 		case '*':
 			if strings.HasPrefix(seg, "**") {
-				return errors.New("** stands alone between slashes, as in src/**/*.go")
+				return nil, errors.New("** stands alone between slashes, as in src/**/*.go")
 			}
-			text = inside + "*"
+			it = item{anyOf(), true}
 		case '?':
-			text = inside
+			it.set = anyOf()
 		case '[':
-			var err error
 			if size = classLen(seg); size == 1 {
-				return errors.New(`a bracket is not closed; the character is \[`)
+				return nil, errors.New(`a bracket is not closed; the character is \[`)
 			}
-			if text, err = class(seg[1 : size-1]); err != nil {
-				return err
+			if it.set, err = class(seg[1 : size-1]); err != nil {
+				return nil, err
 			}
 		default:
 			r, n, err := char(seg)
 			if err != nil {
-				return err
+				return nil, err
 			}
-			size, text = n, regexp.QuoteMeta(string(r))
+			size, it.set = n, []rune{r, r}
 		}
-		out.WriteString(text)
-		seg = seg[size:]
+		all, seg = append(all, it), seg[size:]
 	}
-	return nil
+	return all, nil
 }
 
 // char returns the character with which s begins, and how many bytes it takes up.
@@ -255,101 +245,139 @@ func char(s string) (rune, int, error) {
 	return r, escaped + n, nil
 }
 
-// class returns what stands between brackets as a regular expression.
-func class(s string) (string, error) {
-	open, end := "[", "]"
-	if strings.HasPrefix(s, "!") || strings.HasPrefix(s, "^") {
-		open, end, s = "[^", "/"+noRune+"]", s[1:]
+// class returns the set for which stands what is between brackets.
+func class(s string) (set []rune, err error) {
+	negated := strings.HasPrefix(s, "!") || strings.HasPrefix(s, "^")
+	if negated {
+		set, s = anyOf(), s[1:]
 	}
-	var out strings.Builder
 	for len(s) > 0 {
 		from, n, err := char(s)
 		if err != nil {
-			return "", err
+			return nil, err
 		}
 		to := from
 		if s = s[n:]; len(s) > 1 && s[0] == '-' {
 			if to, n, err = char(s[1:]); err != nil {
-				return "", err
+				return nil, err
 			}
 			s = s[1+n:]
 		}
 		switch {
 		case from > to:
-			return "", fmt.Errorf("the range %c-%c is empty", from, to)
-		case from < '/' && '/' < to:
-			fmt.Fprintf(&out, `\x{%x}-.`, from)
-			from = '/' + 1
+			return nil, fmt.Errorf("the range %c-%c is empty", from, to)
+		case negated:
+			set = without(set, from, to)
+		default:
+			set = append(set, from, to)
 		}
-		fmt.Fprintf(&out, `\x{%x}-\x{%x}`, from, to)
 	}
-	return open + out.String() + end, nil
+	return without(set, '/', '/'), nil
 }
 
-// Where a walk is within a segment: only behind a name, which "." and ".." are not, may a slash or the end follow.
-const (
-	atStart = iota
-	atDot
-	atDots
-	inName
-	places
-)
-
-// meet reports whether both automata accept one path.
-func meet(p, q *syntax.Prog) bool {
-	type at struct{ p, q, place int }
-	seen := make([]uint64, (len(p.Inst)*len(q.Inst)*places+63)/64)
-	var next []at
-	visit := func(i, j, place int) {
-		n := (i*len(q.Inst)+j)*places + place
-		if seen[n/64]&(1<<(n%64)) == 0 {
-			seen[n/64] |= 1 << (n % 64)
-			next = append(next, at{i, j, place})
+// without returns the set without a range.
+func without(set []rune, from, to rune) (left []rune) {
+	for r := range slices.Chunk(set, 2) {
+		if r[0] < from {
+			left = append(left, r[0], min(r[1], from-1))
+		}
+		if r[1] > to {
+			left = append(left, max(r[0], to+1), r[1])
 		}
 	}
-	visit(p.Start, q.Start, atStart)
-	for len(next) > 0 {
-		a := next[len(next)-1]
-		next = next[:len(next)-1]
-		i, j := &p.Inst[a.p], &q.Inst[a.q]
-		if i.Op == syntax.InstMatch && j.Op == syntax.InstMatch && a.place == inName {
-			return true
+	return left
+}
+
+// meet reports whether both patterns stand for one path. It walks along p, and keeps how far one may be in q by then.
+func meet(p, q path) bool {
+	here, next := make([]bool, len(q)+1), make([]bool, len(q)+1)
+	here[0] = true
+	for i := range len(p) {
+		for j := range here {
+			if !here[j] {
+				continue
+			}
+			switch more := j < len(q); {
+			case p[i] == nil: // and with it stand any segments of q
+				next[j] = true
+				here[min(j+1, len(q))] = true
+			case more && q[j] == nil:
+				here[j+1], next[j] = true, true
+			case more && !next[j+1]:
+				next[j+1] = share(p[i], q[j])
+			}
 		}
-		for _, to := range jumps(i) {
-			visit(to, a.q, a.place)
+		here, next = next, here
+		clear(next)
+	}
+	for j := range q {
+		here[j+1] = here[j+1] || here[j] && q[j] == nil
+	}
+	return here[len(q)]
+}
+
+// What was read of a segment: only name, which "." and ".." are not, may be all of it.
+const (
+	nothing uint8 = 1 << iota
+	dot
+	dots
+	name
+)
+
+// share reports whether both segments stand for one name. It walks as meet does, and keeps what may have been read by then.
+func share(p, q []item) bool {
+	here, next := make([]uint8, len(q)+1), make([]uint8, len(q)+1)
+	here[0] = nothing
+	for i := range p {
+		a := &p[i]
+		for j, b := range q {
+			read := here[j]
+			switch {
+			case read == 0:
+			case a.star && b.star:
+				read |= name // on which may follow what may follow on the others
+				next[j] |= read
+				here[j+1] |= read
+			case a.star:
+				next[j] |= read
+				here[j+1] |= after(read, a.set, b.set)
+			case b.star:
+				here[j+1] |= read
+				next[j] |= after(read, a.set, b.set)
+			default:
+				next[j+1] |= after(read, a.set, b.set)
+			}
 		}
-		for _, to := range jumps(j) {
-			visit(a.p, to, a.place)
+		if a.star {
+			next[len(q)] |= here[len(q)]
 		}
-		// Of what is no step on runes, the list of them is empty.
-		for s := i.Rune; len(s) > 0; s = s[min(2, len(s)):] {
-			for t := j.Rune; len(t) > 0; t = t[min(2, len(t)):] {
-				from, to := max(s[0], t[0]), min(s[min(1, len(s)-1)], t[min(1, len(t)-1)]) // one rune stands alone
-				if from > to {
-					continue
-				}
-				if from <= '/' && '/' <= to && a.place == inName {
-					visit(int(i.Out), int(j.Out), atStart)
-				}
-				if from <= '.' && '.' <= to {
-					visit(int(i.Out), int(j.Out), min(a.place+1, inName))
-				}
-				if from < '.' || to > '/' {
-					visit(int(i.Out), int(j.Out), inName)
-				}
+		here, next = next, here
+		clear(next)
+	}
+	for j, b := range q {
+		if b.star {
+			here[j+1] |= here[j]
+		}
+	}
+	return here[len(q)]&name != 0
+}
+
+// after returns what may have been read when a character that is in both sets was read, too.
+func after(read uint8, a, b []rune) (then uint8) {
+	for i := 0; i < len(a); i += 2 {
+		for j := 0; j < len(b); j += 2 {
+			from, to := max(a[i], b[j]), min(a[i+1], b[j+1])
+			switch {
+			case from > to:
+			case read&name != 0: // all that may follow on less may follow on that
+				return name
+			case from <= '.' && '.' <= to:
+				then |= read << 1
+			}
+			if from <= to && (from < '.' || to > '.') {
+				then |= name
 			}
 		}
 	}
-	return false
-}
-
-// jumps returns where an instruction leads without a rune.
-func jumps(i *syntax.Inst) []int {
-	switch i.Op {
-	case syntax.InstAlt:
-		return []int{int(i.Out), int(i.Arg)}
-	case syntax.InstCapture, syntax.InstNop:
-		return []int{int(i.Out)}
-	}
-	return nil
+	return then
 }

@@ -188,6 +188,10 @@ func TestOverlap(t *testing.T) {
 		{"{a,b/{c,d}}", "b/d", true},
 		{"x{,.bak}", "x", true},
 		{"a/?", "a/[.]", false}, // a/. is no path
+		{"**", "[.]", false},
+		{"a/**", `a/\..`, false},
+		{"**", "[.]?", true},
+		{"**", "..*", true},
 		{"?", "é", true},
 		{"[à-ü]", "é", true},
 		{"a/*", "a/**", true},
@@ -288,5 +292,11 @@ func BenchmarkOverlap(b *testing.B) {
 				Overlap([]string{"src/auth/**"}, []string{q})
 			}
 		})
+	}
+}
+
+func BenchmarkHostile(b *testing.B) {
+	for b.Loop() {
+		Overlap([]string{strings.Repeat("?*", 500) + "b"}, []string{strings.Repeat("*?", 500) + "c"})
 	}
 }
