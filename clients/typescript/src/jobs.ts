@@ -6,7 +6,7 @@ import { hostname } from "node:os";
 import { AuthError, InvalidError, LoktError, NotFoundError, NotOwnerError, UnavailableError, undecided } from "./errors.js";
 import type { Lokt } from "./client.js";
 import { usable } from "./lease.js";
-import { clock, type Exchange, insist, type Json, onAbort, segment, sleep, type Transport } from "./transport.js";
+import { clock, type Exchange, finite, insist, type Json, onAbort, segment, sleep, type Transport } from "./transport.js";
 
 const api = "/api/system/scheduler";
 const most = 1000; // leases of one heartbeat
@@ -214,7 +214,7 @@ export class Job {
    * the checkpoint is no JSON, and an InvalidError if the server refused the one before.
    */
   progress(fraction: number, checkpoint?: Json): void {
-    const copy = checkpoint === undefined ? undefined : (JSON.parse(JSON.stringify(checkpoint)) as Json);
+    const copy = checkpoint === undefined ? undefined : (JSON.parse(JSON.stringify(checkpoint, finite)) as Json);
     const refused = this.refused;
     this.refused = undefined;
     if (refused !== undefined) throw refused;

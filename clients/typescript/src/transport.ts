@@ -198,7 +198,7 @@ export class Transport {
 }
 
 /** Refuses numbers that JSON has not: as null they would mean none, such as a hold without an end. */
-function finite(name: string, value: unknown): unknown {
+export function finite(name: string, value: unknown): unknown {
   if (typeof value === "number" && !Number.isFinite(value)) throw new InvalidError(`${name || "it"} is ${value}, which is no number in JSON`, "invalid");
   return value;
 }

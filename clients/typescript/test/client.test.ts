@@ -336,7 +336,7 @@ test("what one job tells wrongly harms no other", withServer, async () => {
     }
     const circular: lokt.Json[] = [];
     circular.push(circular);
-    for (const value of [10n, circular, () => 1]) assert.throws(() => job.progress(0.5, value as lokt.Json));
+    for (const value of [10n, circular, () => 1, NaN, { left: Infinity }]) assert.throws(() => job.progress(0.5, value as lokt.Json));
     job.progress(NaN);
     await assert.rejects(async () => {
       for (; ; await pause(100, undefined, { signal })) job.progress(0.5, "x".repeat(2 << 20)); // until the server has refused it
