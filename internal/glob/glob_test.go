@@ -174,6 +174,8 @@ func TestOverlap(t *testing.T) {
 		{"a*b", "ab?", true},
 		{"a*b", "a?c", false},
 		{"a*b", "ab??", true},
+		{"[Mm]akefile", "makefile", true}, // both cases of a letter
+		{"[Mm]akefile", "Makefile", true},
 		{"[a-c]x", "[c-e]x", true},
 		{"[a-c]x", "[d-e]x", false},
 		{"[!a]", "a", false},
