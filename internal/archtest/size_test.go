@@ -100,7 +100,7 @@ func above() map[string]int {
 		"internal/cli/mcp":       438,
 		"internal/cli/jobserver": 411,
 		"internal/cli/bench":     354,
-		"internal/cli/agent":     2269,
+		"internal/cli/agent":     2272,
 		".":                      4771, // with the pace of a server, the rules for claims that outlive who waits for them and for holds that are passed on, and small stacks
 		"httpapi":                4927, // with renewals in batches, and their pace, claims whose hold is over, and answers that are not loktd's
 		"internal/audit":         896,
