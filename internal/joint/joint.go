@@ -15,20 +15,20 @@ type Reads[T any] struct {
 }
 
 type read[T any] struct {
-	from  func(until time.Time) (T, error)
-	until time.Time
-	done  chan struct{} // closed when the rest is set
-	is    T
-	err   error
+	from   func(until time.Time) (T, error)
+	atMost time.Duration
+	done   chan struct{} // closed when the rest is set
+	is     T
+	err    error
 }
 
 // Do returns what a read that begins after its call says. If there is one under way, it waits for the next, together with all others.
-// A read has to end when until has come, which is so long after the first who waits for it came.
+// A read lasts so long at most: until is then. Nobody waits for longer than that and a fifth: not for two that hang.
 func (r *Reads[T]) Do(ctx context.Context, key string, atMost time.Duration, from func(until time.Time) (T, error)) (T, error) {
 	r.mu.Lock()
 	mine, busy := r.next[key]
 	if mine == nil {
-		mine = &read[T]{from: from, until: time.Now().Add(atMost), done: make(chan struct{})}
+		mine = &read[T]{from: from, atMost: atMost, done: make(chan struct{})}
 		if r.next == nil {
 			r.next = map[string]*read[T]{}
 		}
@@ -38,6 +38,8 @@ func (r *Reads[T]) Do(ctx context.Context, key string, atMost time.Duration, fro
 	if !busy {
 		go r.serve(key)
 	}
+	ctx, cancel := context.WithTimeout(ctx, atMost+atMost/5)
+	defer cancel()
 	select {
 	case <-mine.done:
 		return mine.is, mine.err
@@ -60,7 +62,7 @@ func (r *Reads[T]) serve(key string) {
 		if mine == nil {
 			return
 		}
-		mine.is, mine.err = mine.from(mine.until)
+		mine.is, mine.err = mine.from(time.Now().Add(mine.atMost))
 		close(mine.done)
 	}
 }

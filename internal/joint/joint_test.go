@@ -13,14 +13,14 @@ import (
 func TestWhoComesDuringAReadSharesTheNextWithAllOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r Reads[int]
-		reads, failed := 0, errors.New("failed")
+		reads := 0
 		read := func(until time.Time) (int, error) {
 			reads++
 			n := reads
-			time.Sleep(time.Second)
-			if until.Before(time.Now()) {
-				return 0, failed
+			if left := time.Until(until); left != 1500*time.Millisecond {
+				t.Errorf("a read begins with %v left", left)
 			}
+			time.Sleep(time.Second)
 			return n, nil
 		}
 		var wg sync.WaitGroup
@@ -35,12 +35,14 @@ func TestWhoComesDuringAReadSharesTheNextWithAllOthers(t *testing.T) {
 		synctest.Wait()
 		gone, leave := context.WithCancel(t.Context())
 		look(gone, "x", 0, context.Canceled)
-		for range 100 {
-			look(t.Context(), "x", 0, failed) // it came too early for the second to be in time
-		}
+		look(t.Context(), "x", 0, context.DeadlineExceeded) // the end of the second is too late for it
 		synctest.Wait()
 		leave()
-		time.Sleep(1800 * time.Millisecond)
+		time.Sleep(500 * time.Millisecond)
+		for range 100 {
+			look(t.Context(), "x", 2, nil)
+		}
+		time.Sleep(time.Second)
 		for range 100 {
 			look(t.Context(), "x", 3, nil)
 		}

@@ -26,6 +26,7 @@ type request struct {
 	taken    atomic.Bool // by the goroutine that commits, or by its caller who gave up
 	turned   bool        // the turn has been run
 	over     bool        // what became of it is known, whatever became of the others
+	later    bool        // it is to be stored with those that come next
 	panicked any
 	err      error
 	done     chan struct{} // closed when it is known what became of it
@@ -108,7 +109,7 @@ func (g *group) loop() {
 	defer close(g.ended)
 	for {
 		switch some, closed := g.take(); {
-		case some:
+		case some || len(g.busy) > 0:
 			g.serve()
 			runtime.Gosched() // who was just answered and goes on at once is in the next transaction together
 		case closed:
@@ -157,17 +158,22 @@ func (g *group) serve() {
 	}
 	err := g.commit(g.busy, g.more)
 	alone := err != nil && single(err) && len(g.busy) > 1
-	for _, r := range g.busy {
+	g.busy = slices.DeleteFunc(g.busy, func(r *request) bool {
 		switch {
 		case r.over:
+		case r.later:
+			r.later = false
+			return false
 		case alone && r.err == nil && r.panicked == nil && !r.turned: // a turn is run once
-			r.err = g.commit([]*request{r}, nil)
+			if err := g.commit([]*request{r}, nil); err != nil {
+				r.err = err
+			}
 		case r.err == nil:
 			r.err = err
 		}
 		close(r.done)
-	}
-	g.busy = slices.Delete(g.busy, 0, len(g.busy))
+		return true
+	})
 }
 
 // close lets no more requests in, and returns when those that are in have been stored.

@@ -1,6 +1,8 @@
 package sqlstore
 
 import (
+	"errors"
+	"maps"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -84,5 +86,51 @@ func TestTheTimeOfAGrantBeginsAfterItWasAskedFor(t *testing.T) {
 	}
 	if asked.IsZero() || began.Before(asked) {
 		t.Errorf("asked for at %v, and judged by %v", asked, began)
+	}
+}
+
+// Promise S-38.
+func TestWhatBecameOfARequestIsNotForgottenThoughOthersCannotBeStored(t *testing.T) {
+	wrong, elsewhere := errors.New("wrong"), errors.New("elsewhere")
+	stored := map[string]int{}
+	g := newGroup(func(rs []*request, _ func() []*request) error {
+		for i, r := range rs {
+			stored[r.name]++
+			switch {
+			case r.name == "refused" || r.name == "alone" && len(rs) == 1:
+				r.err = elsewhere
+			case len(rs) > 1 && i == 0:
+				r.over = true
+			case r.name == "later" && stored[r.name] == 1:
+				r.later = true
+			}
+		}
+		if len(rs) == 4 {
+			return wrong // of one
+		}
+		return nil
+	})
+	got := map[string]error{}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for _, name := range []string{"over", "alone", "refused", "later"} {
+		r := &request{name: name, done: make(chan struct{})}
+		g.queue = append(g.queue, r)
+		all.Go(func() {
+			<-r.done
+			mu.Lock()
+			defer mu.Unlock()
+			got[name] = r.outcome()
+		})
+	}
+	go g.loop()
+	all.Wait()
+	g.close()
+	want := map[string]error{"over": nil, "alone": elsewhere, "refused": elsewhere, "later": nil}
+	if !maps.Equal(got, want) {
+		t.Errorf("told %v, not %v", got, want)
+	}
+	if want := map[string]int{"over": 1, "alone": 2, "refused": 1, "later": 2}; !maps.Equal(stored, want) {
+		t.Errorf("stored %v, not %v", stored, want)
 	}
 }

@@ -165,8 +165,8 @@ func (d *serverDB) makeTables(ctx context.Context) error {
 	})
 }
 
-// stay looks how far the server is, keeps saying that the database is in use, lets those who wait look for what others did although nobody said so,
-// and gives events their numbers and forgets the oldest, and locks that nobody has used for long.
+// stay looks how far the server is, and keeps saying that the database is in use. It lets those who wait look for what others did although
+// nobody said so. It gives events their numbers, and forgets the oldest, and locks that nobody has used for long.
 func (d *serverDB) stay(ctx context.Context) {
 	tick := time.NewTicker(presence)
 	defer tick.Stop()

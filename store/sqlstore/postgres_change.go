@@ -26,8 +26,8 @@ const (
 	pgLanes    = 2
 	pgAttempts = 3 // how often a change is tried
 
-	// pgLate is how long after the time by which it was judged a change may be stored. Those that together take too long to judge are not
-	// stored together.
+	// pgLate is how long after the time by which it was judged a change may be stored. What takes long to judge together is not stored
+	// together.
 	pgLate = time.Second
 )
 
@@ -62,10 +62,9 @@ func (s *serverLocks) Update(ctx context.Context, name string, change func(lokt.
 // commit stores requests, together or each not at all. For a single one the lock's row may be locked, and waited for.
 func (s *serverLocks) commit(rs []*request, lock bool) (err error) {
 	defer func(begin time.Time) { s.db.options.observe("commit", begin, err) }(time.Now())
-	left := slices.Clone(rs)
+	left, later := slices.Clone(rs), []*request(nil)
 	var e *pgconn.PgError
 	for n := 0; n < pgAttempts && len(left) > 0; n++ {
-		had := len(left)
 		if err = s.db.lend(context.Background(), s.db.writers, pgExchange, func(ctx context.Context, c *pgx.Conn) error {
 			t := s.with(c)
 			if err := t.take(ctx, left, lock); err != nil {
@@ -74,9 +73,12 @@ func (s *serverLocks) commit(rs []*request, lock bool) (err error) {
 			if t.state.away() {
 				return t.startTimes(ctx)
 			}
-			judged := 0
-			for begin := time.Now(); judged < had && (judged == 0 || time.Since(begin) < pgLate/4); judged++ {
-				r := left[judged]
+			begin := time.Now()
+			for i, r := range left {
+				if i > 0 && time.Since(begin) > pgLate/4 {
+					left, later = left[:i:i], slices.Concat(left[i:], later)
+					break
+				}
 				if l := t.locks[r.name]; l.err == nil {
 					r.guard(func() { l.become(r.change(l.is.snapshot(t.state.now))) })
 				}
@@ -89,23 +91,22 @@ func (s *serverLocks) commit(rs []*request, lock bool) (err error) {
 				return err
 			}
 			t.publish()
-			again := slices.DeleteFunc(left[:judged:judged], func(r *request) bool {
+			left = slices.DeleteFunc(left, func(r *request) bool {
 				l := t.locks[r.name]
 				r.err = l.err
 				r.over = l.stored || l.err != nil || r.panicked != nil
 				return r.over
 			})
-			left = append(again, left[judged:]...)
 			return nil
 		}); err != nil && (!errors.As(err, &e) || e.Code != "40P01") { // a circle of processes that wait for each other
 			return err
 		}
-		if len(left) < had {
-			n = -1
-		}
 	}
 	for _, r := range left {
 		r.err = errElsewhere
+	}
+	for _, r := range later {
+		r.later = true
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -25,27 +26,26 @@ func countServers(c *pgx.ConnConfig) int {
 }
 
 // raiseFloors has tokens and revisions go on far above all that may have been lost, and gives everybody who lives by time a full time, as
-// after an outage.
+// after an outage: once, whoever else finds that something may have been lost.
 const raiseFloors = `UPDATE state SET token_floor = greatest(token_floor, m.token, $2) + 4294967296,
-	revision_floor = greatest(revision_floor, m.revision, $3) + 4294967296, clock = clock - $1
-	FROM (SELECT coalesce(max(token), 0) AS token, coalesce(max(revision), 0) AS revision FROM locks) m`
+	revision_floor = greatest(revision_floor, m.revision, $3) + 4294967296, clock = least(clock, ` + pgNow + ` * 1000 - $1)
+	FROM (SELECT coalesce(max(token), 0) AS token, coalesce(max(revision), 0) AS revision FROM locks) m WHERE token_floor < $2 + 4294967296`
 
 // meet looks which server is at the other end of a connection, before anything is stored over it. A standby that has been promoted since
 // the last one, which begins a timeline of its own, may not have had everything, nor has one whose log ends before where it was.
 func (d *serverDB) meet(ctx context.Context, c *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, pgExchange)
 	defer cancel()
+	timeline, end, err := position(ctx, c)
+	if err != nil || timeline == "" {
+		return err
+	}
 	d.meeting.Lock()
 	defer d.meeting.Unlock()
-	var timeline string
-	var end int64
-	var e *pgconn.PgError
-	err := c.QueryRow(ctx, "SELECT left(pg_walfile_name(l), 8), (l - '0/0')::bigint FROM pg_current_wal_lsn() l").Scan(&timeline, &end)
-	switch {
-	case errors.As(err, &e) && e.Code != "55000": // there are servers that have no such thing
-		return nil
-	case err != nil: // a standby may be promoted while the connection lasts
-		return err
+	if timeline != d.timeline || end < d.end { // perhaps because others have looked since
+		if timeline, end, err = position(ctx, c); err != nil {
+			return err
+		}
 	}
 	if d.timeline != "" && (d.timeline != timeline || end < d.end) {
 		d.locks.mu.Lock()
@@ -57,6 +57,16 @@ func (d *serverDB) meet(ctx context.Context, c *pgx.Conn) error {
 	}
 	d.timeline, d.end = timeline, end
 	return nil
+}
+
+// position is where the server's log ends, and in which timeline; that is empty if the server has no such thing, or does not say.
+func position(ctx context.Context, c *pgx.Conn) (timeline string, end int64, err error) {
+	err = c.QueryRow(ctx, "SELECT left(pg_walfile_name(l), 8), (l - '0/0')::bigint FROM pg_current_wal_lsn() l").Scan(&timeline, &end)
+	var e *pgconn.PgError
+	if errors.As(err, &e) && !slices.Contains([]string{"08", "40", "53", "55", "57"}, e.Code[:2]) { // those may be over soon; 55 is a standby
+		return "", 0, nil
+	}
+	return timeline, end, err
 }
 
 // uncancelled has a connection closed without a request to cancel what it is at. A commit that waits for a standby must not be

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"iter"
@@ -300,7 +301,7 @@ func (s *serverLocks) View(ctx context.Context, name string) (snap lokt.Snapshot
 	if err := s.usable(ctx); err != nil {
 		return snap, err
 	}
-	return s.views.Do(ctx, name, pgTimeout, func(until time.Time) (snap lokt.Snapshot, err error) {
+	snap, err = s.views.Do(ctx, name, pgTimeout, func(until time.Time) (snap lokt.Snapshot, err error) {
 		ctx, cancel := context.WithDeadline(context.Background(), until)
 		defer cancel()
 		err = s.using(ctx, "view", func(ctx context.Context, c *pgx.Conn) error {
@@ -309,11 +310,12 @@ func (s *serverLocks) View(ctx context.Context, name string) (snap lokt.Snapshot
 			snap = l.snapshot(state.now)
 			return cmp.Or(err, l.damaged)
 		})
-		if ctx.Err() != nil {
-			err = unavailable(err) // it is nobody's own time that was over
-		}
 		return snap, err
 	})
+	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+		err = unavailable(err) // it is not the caller's time that is over
+	}
+	return snap, err
 }
 
 // List implements lokt.Store. All locks are as they were at one moment.
