@@ -131,6 +131,9 @@ func (g *group) take() (some, closed bool) {
 	return len(queue) > 0, closed
 }
 
+// judging is how long it may take to run what is stored together: a crowd is granted a lock in parts.
+const judging = 250 * time.Millisecond
+
 // linger is how long a transaction waits for others of which nobody waits for the end.
 const linger = time.Millisecond
 

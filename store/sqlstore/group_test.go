@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"path/filepath"
 	"sync"
@@ -133,4 +134,56 @@ func TestWhatBecameOfARequestIsNotForgottenThoughOthersCannotBeStored(t *testing
 	if want := map[string]int{"over": 1, "alone": 2, "refused": 1, "later": 2}; !maps.Equal(stored, want) {
 		t.Errorf("stored %v, not %v", stored, want)
 	}
+}
+
+// inParts has a crowd make changes that take long to judge, of which the last waits until another has been answered.
+func inParts(t *testing.T, locks lokt.Store) {
+	t.Helper()
+	const crowd = 16
+	update := func(change func(*lokt.Lock)) {
+		if err := locks.Update(t.Context(), "x", func(s lokt.Snapshot) lokt.Change {
+			s.Lock = s.Lock.Clone()
+			change(&s.Lock)
+			return lokt.Change{Lock: s.Lock}
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+	first := make(chan struct{})
+	answered := sync.OnceFunc(func() { close(first) })
+	runs, judged := 0, map[int]bool{} // of changes of one lock there is one at a time
+	var all sync.WaitGroup
+	update(func(*lokt.Lock) {
+		for i := range crowd { // they come while somebody else is at it
+			all.Go(func() {
+				update(func(l *lokt.Lock) {
+					runs++
+					if judged[i] = true; len(judged) == crowd {
+						select {
+						case <-first:
+						case <-time.After(30 * time.Second):
+							t.Error("nobody was answered before the last was judged")
+						}
+					}
+					time.Sleep(judging / 2)
+					l.Holders = append(l.Holders, lokt.Holder{Claim: claim("x", fmt.Sprint("o", i), time.Hour), Token: 1, AcquiredAt: time.Now()})
+				})
+				answered()
+			})
+		}
+		time.Sleep(judging)
+	})
+	all.Wait()
+	if s, err := locks.View(t.Context(), "x"); err != nil || len(s.Lock.Holders) != crowd {
+		t.Errorf("%d hold it after %d changes (%v)", len(s.Lock.Holders), crowd, err)
+	}
+	if runs > 2*crowd {
+		t.Errorf("%d changes were judged %d times", crowd, runs)
+	}
+}
+
+// Promises S-38, S-101.
+func TestACrowdIsGrantedInPartsOnSQLite(t *testing.T) {
+	t.Parallel()
+	inParts(t, start(t, filepath.Join(t.TempDir(), "db"), Options{}).Locks())
 }

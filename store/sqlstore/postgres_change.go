@@ -26,9 +26,7 @@ const (
 	pgLanes    = 2
 	pgAttempts = 3 // how often a change is tried
 
-	// pgLate is how long after the time by which it was judged a change may be stored. What takes long to judge together is not stored
-	// together.
-	pgLate = time.Second
+	pgLate = time.Second // how long after the time by which it was judged a change may be stored
 )
 
 // errElsewhere says that others keep changing the lock.
@@ -75,7 +73,7 @@ func (s *serverLocks) commit(rs []*request, lock bool) (err error) {
 			}
 			begin := time.Now()
 			for i, r := range left {
-				if i > 0 && time.Since(begin) > pgLate/4 {
+				if i > 0 && time.Since(begin) > judging {
 					left, later = left[:i:i], slices.Concat(left[i:], later)
 					break
 				}

@@ -47,7 +47,7 @@ func (d *fileDB) commit(rs []*request, more func() []*request) (err error) {
 		return err
 	}
 	b := d.newBatch()
-	if d.runAll(b, rs); more != nil && b.onlyQueued() { // as a rule who passes the lock on is about to come
+	if d.runAll(b, rs) && more != nil && b.onlyQueued() { // as a rule who passes the lock on is about to come
 		others := more()
 		b.now = d.clock.now() // this process may have stood still: nobody's time begins before they asked
 		d.runAll(b, others)
@@ -121,10 +121,18 @@ func (d *fileDB) ready() error {
 	return nil
 }
 
-func (d *fileDB) runAll(b *batch, rs []*request) {
-	for _, r := range rs {
+// runAll runs what the requests are for, or if that takes long what the first are for. It reports whether it ran all.
+func (d *fileDB) runAll(b *batch, rs []*request) (all bool) {
+	begin := time.Now()
+	all = true
+	for i, r := range rs {
+		if r.later = i > 0 && time.Since(begin) > judging; r.later {
+			all = false
+			continue
+		}
 		d.run(b, r)
 	}
+	return all
 }
 
 // run runs what the request is for.
