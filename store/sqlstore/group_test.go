@@ -153,8 +153,8 @@ func inParts(t *testing.T, locks lokt.Store) {
 	answered := sync.OnceFunc(func() { close(first) })
 	runs, judged := 0, map[int]bool{} // of changes of one lock there is one at a time
 	var all sync.WaitGroup
-	update(func(*lokt.Lock) {
-		for i := range crowd { // they come while somebody else is at it
+	come := sync.OnceFunc(func() {
+		for i := range crowd {
 			all.Go(func() {
 				update(func(l *lokt.Lock) {
 					runs++
@@ -171,6 +171,9 @@ func inParts(t *testing.T, locks lokt.Store) {
 				answered()
 			})
 		}
+	})
+	update(func(*lokt.Lock) { // they come while somebody else is at it
+		come()
 		time.Sleep(judging)
 	})
 	all.Wait()
