@@ -388,7 +388,7 @@ func (l Lock) Free() bool {
 
 // Equal reports whether the locks are the same but for their revisions.
 func (l *Lock) Equal(o *Lock) bool {
-	renewals := func(l *Lock) (n int) { // what most changes change: with a thousand holders to look at all of them takes long
+	renewals := func(l *Lock) (n int) { // most changes are one: to compare a thousand holders takes long
 		for i := range l.Holders {
 			n += l.Holders[i].Renewals
 		}

@@ -104,7 +104,7 @@ func above() map[string]int {
 		".":                      4771, // with the pace of a server, the rules for claims that outlive who waits for them and for holds that are passed on, and small stacks
 		"httpapi":                4927, // with renewals in batches, and their pace, claims whose hold is over, and answers that are not loktd's
 		"internal/audit":         896,
-		"internal/cli":           8037, // with lokt why --file
+		"internal/cli":           8052, // with lokt why --file
 		"internal/daemon":        2345,
 		"internal/testkit":       1_396, // with stopping a process between its turns, and a server that tests share
 		"jobs":                   2_856, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, and schedules, whatever clocks are set
@@ -114,7 +114,7 @@ func above() map[string]int {
 		"store/filestore":        2396,  // with the seam for a simulated system, and what a lost fsync, and an entry that the loss of power brings back, may do
 		"store/memstore":         598,
 		"store/etcdstore":        1757, // an attempt is kept until it is known what became of it
-		"store/sqlstore":         4874, // with commits that wait for a standby, and files that do not belong to each other
+		"store/sqlstore":         4883, // with commits that wait for a standby, and files that do not belong to each other
 	}
 }
 

@@ -15,20 +15,19 @@ type Reads[T any] struct {
 }
 
 type read[T any] struct {
-	from   func(until time.Time) (T, error)
-	atMost time.Duration
-	done   chan struct{} // closed when the rest is set
-	is     T
-	err    error
+	from func() (T, error)
+	done chan struct{} // closed when the rest is set
+	is   T
+	err  error
 }
 
 // Do returns what a read that begins after its call says. If there is one under way, it waits for the next, together with all others.
-// A read lasts so long at most: until is then. Nobody waits for longer than that and a fifth: not for two that hang.
-func (r *Reads[T]) Do(ctx context.Context, key string, atMost time.Duration, from func(until time.Time) (T, error)) (T, error) {
+// A read takes so long at most. Nobody waits for longer than that and a fifth: not for two that hang.
+func (r *Reads[T]) Do(ctx context.Context, key string, atMost time.Duration, from func() (T, error)) (T, error) {
 	r.mu.Lock()
 	mine, busy := r.next[key]
 	if mine == nil {
-		mine = &read[T]{from: from, atMost: atMost, done: make(chan struct{})}
+		mine = &read[T]{from: from, done: make(chan struct{})}
 		if r.next == nil {
 			r.next = map[string]*read[T]{}
 		}
@@ -62,7 +61,7 @@ func (r *Reads[T]) serve(key string) {
 		if mine == nil {
 			return
 		}
-		mine.is, mine.err = mine.from(time.Now().Add(mine.atMost))
+		mine.is, mine.err = mine.from()
 		close(mine.done)
 	}
 }

@@ -164,12 +164,12 @@ func (s *Store) read(ctx context.Context, sl *slot, others ...string) (st *state
 	return st, there, err
 }
 
-// look is read for somebody who changes nothing.
+// look is read for somebody who changes nothing, and who shares it with others that look at the same time.
 func (s *Store) look(ctx context.Context, sl *slot) (*state, error) {
-	return s.looks.Do(ctx, sl.name, s.timeout, func(until time.Time) (*state, error) {
+	return s.looks.Do(ctx, sl.name, s.timeout, func() (*state, error) {
 		sl := s.pin(sl.name) // whoever asked may be gone
 		defer s.unpin(sl)
-		ctx, cancel := context.WithDeadline(s.ctx, until)
+		ctx, cancel := s.bound(context.Background())
 		defer cancel()
 		st, _, err := s.read(ctx, sl)
 		return st, err

@@ -27,15 +27,22 @@ func (c countingFS) OpenFile(path string, flag int, perm os.FileMode) (vfs.File,
 	return c.FS.OpenFile(path, flag, perm)
 }
 
+// shown returns this process, whose life the kernel shows.
+func shown(t *testing.T, s *Store) lokt.Process {
+	t.Helper()
+	self, err := s.Self()
+	if err != nil || self.Liveness == "" {
+		t.Skip("this kernel has no locks that show life: ", err)
+	}
+	return self
+}
+
 // A look of one who waits in a long queue must not cost much: all the others look, too.
 func TestALookAtALongQueueOpensNoFileForEachWaiter(t *testing.T) {
 	t.Parallel()
 	dir, waiters := place(t), 40
 	s := open(t, dir, Options{})
-	self, err := s.Self()
-	if err != nil || self.Liveness == "" {
-		t.Skip("this kernel has no locks that show life: ", err)
-	}
+	self := shown(t, s)
 	m := lokt.NewManager(s)
 	if _, err := m.Acquire(t.Context(), by("holder")); err != nil {
 		t.Fatal(err)

@@ -79,10 +79,7 @@ func TestWhoCountsAsAwayAsksAgainSoon(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		self, err := s.Self()
-		if err != nil || self.Liveness == "" {
-			t.Skip("this kernel has no locks that show life: ", err)
-		}
+		self := shown(t, s)
 		m := lokt.NewManager(s)
 		if _, err := m.Acquire(t.Context(), by("holder")); err != nil {
 			t.Fatal(err)

@@ -25,7 +25,7 @@ func countServers(c *pgx.ConnConfig) int {
 	return len(all)
 }
 
-// raiseFloors has tokens and revisions go on far above all that may have been lost, and gives everybody who lives by time a full time, as
+// raiseFloors has tokens and revisions go on far above all that may have been lost, by 2^32, and gives everybody who lives by time a full time, as
 // after an outage: once, whoever else finds that something may have been lost.
 const raiseFloors = `UPDATE state SET token_floor = greatest(token_floor, m.token, $2) + 4294967296,
 	revision_floor = greatest(revision_floor, m.revision, $3) + 4294967296, clock = least(clock, ` + pgNow + ` * 1000 - $1)
@@ -63,7 +63,8 @@ func (d *serverDB) meet(ctx context.Context, c *pgx.Conn) error {
 func position(ctx context.Context, c *pgx.Conn) (timeline string, end int64, err error) {
 	err = c.QueryRow(ctx, "SELECT left(pg_walfile_name(l), 8), (l - '0/0')::bigint FROM pg_current_wal_lsn() l").Scan(&timeline, &end)
 	var e *pgconn.PgError
-	if errors.As(err, &e) && !slices.Contains([]string{"08", "40", "53", "55", "57"}, e.Code[:2]) { // those may be over soon; 55 is a standby
+	passing := []string{"08", "40", "53", "55", "57"} // classes of errors that may be over soon; 55 is that of a standby
+	if errors.As(err, &e) && !slices.Contains(passing, e.Code[:2]) {
 		return "", 0, nil
 	}
 	return timeline, end, err

@@ -35,7 +35,7 @@ type serverLocks struct {
 	poke    chan struct{}   // some are due
 	heard   time.Time       // when all locks were forgotten last
 	state   pgState
-	highest pgState   // its floors are the highest that were seen
+	highest pgState   // its floors are the highest that any server has shown: one that takes over may have lower ones
 	zero    time.Time // the database's clock at start, late by how long a statement was on its way
 	zeroed  time.Time // when that was measured
 }
@@ -301,10 +301,8 @@ func (s *serverLocks) View(ctx context.Context, name string) (snap lokt.Snapshot
 	if err := s.usable(ctx); err != nil {
 		return snap, err
 	}
-	snap, err = s.views.Do(ctx, name, pgTimeout, func(until time.Time) (snap lokt.Snapshot, err error) {
-		ctx, cancel := context.WithDeadline(context.Background(), until)
-		defer cancel()
-		err = s.using(ctx, "view", func(ctx context.Context, c *pgx.Conn) error {
+	snap, err = s.views.Do(ctx, name, pgTimeout, func() (snap lokt.Snapshot, err error) {
+		err = s.using(context.Background(), "view", func(ctx context.Context, c *pgx.Conn) error {
 			locks, state, err := s.read(ctx, c, &pgx.Batch{}, []string{name}, false)
 			l := locks[name]
 			snap = l.snapshot(state.now)

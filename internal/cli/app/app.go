@@ -202,7 +202,7 @@ func (a *App) Named(command string, run func(cmd *cobra.Command, b *Backend, nam
 	})
 }
 
-// NotEmpty checks that those of the flags that are given have a value, which a variable of a script may not have.
+// NotEmpty refuses each of the flags that is given without a value, as by a variable of a script that is not set.
 func NotEmpty(cmd *cobra.Command, flags ...string) error {
 	for _, name := range flags {
 		if f := cmd.Flag(name); f.Changed && f.Value.String() == "" {

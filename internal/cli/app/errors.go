@@ -96,7 +96,7 @@ func Classify(err error) (code string, exit int, advice string) {
 		{httpapi.ErrBodyTooLarge, "body_too_large", ExitError, "keep large data elsewhere and say where it is, or raise the server's --max-body"},
 		{httpapi.ErrNoEvents, "no_events", ExitError, "the server's store keeps none: see the log of whoever runs it"},
 		{lokt.ErrInvalid, "invalid", ExitError, ""},
-		{lokt.ErrLost, "lost", guard.ExitLost, "nothing was run"}, // before why
+		{lokt.ErrLost, "lost", guard.ExitLost, "nothing was run"}, // before the reason, which it wraps
 		{lokt.ErrFrozen, "frozen", ExitBlocked, ""},
 		{lokt.ErrHeld, "held", ExitBlocked, ""},
 		{lokt.ErrFull, "full", ExitBlocked, ""},
