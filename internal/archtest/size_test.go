@@ -95,6 +95,7 @@ func budgets() map[string]int {
 // last. A number here may only fall.
 func above() map[string]int {
 	return map[string]int{
+		"internal/joint":         75,
 		"internal/glob":          383,
 		"internal/policy":        390,
 		"internal/cli/mcp":       438,

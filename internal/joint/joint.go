@@ -19,10 +19,12 @@ type read[T any] struct {
 	done chan struct{} // closed when the rest is set
 	is   T
 	err  error
+
+	panicked any // with what the read did
 }
 
 // Do returns what a read that begins after its call says. If there is one under way, it waits for the next, together with all others.
-// A read takes so long at most. Nobody waits for longer than that and a fifth: not for two that hang.
+// A read takes so long at most. Nobody waits for longer than that and a fifth: not for two that hang. What a read panics with, all that share it do.
 func (r *Reads[T]) Do(ctx context.Context, key string, atMost time.Duration, from func() (T, error)) (T, error) {
 	r.mu.Lock()
 	mine, busy := r.next[key]
@@ -41,6 +43,9 @@ func (r *Reads[T]) Do(ctx context.Context, key string, atMost time.Duration, fro
 	defer cancel()
 	select {
 	case <-mine.done:
+		if mine.panicked != nil {
+			panic(mine.panicked)
+		}
 		return mine.is, mine.err
 	case <-ctx.Done():
 		var none T
@@ -61,7 +66,10 @@ func (r *Reads[T]) serve(key string) {
 		if mine == nil {
 			return
 		}
-		mine.is, mine.err = mine.from()
-		close(mine.done)
+		func() {
+			defer close(mine.done)
+			defer func() { mine.panicked = recover() }()
+			mine.is, mine.err = mine.from()
+		}()
 	}
 }

@@ -52,3 +52,31 @@ func TestWhoComesDuringAReadSharesTheNextWithAllOthers(t *testing.T) {
 		}
 	})
 }
+
+func TestAReadThatPanicsDoesSoForAllThatShareItAndForNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r Reads[int]
+		go func() {
+			_, _ = r.Do(t.Context(), "x", time.Minute, func() (int, error) { time.Sleep(time.Second); return 1, nil })
+		}()
+		synctest.Wait()
+		var wg sync.WaitGroup
+		panicked := make(chan any, 3)
+		for range 3 {
+			wg.Go(func() {
+				defer func() { panicked <- recover() }()
+				_, err := r.Do(t.Context(), "x", time.Minute, func() (int, error) { panic("on cue") })
+				t.Error("it returns", err)
+			})
+		}
+		wg.Wait()
+		for range 3 {
+			if p := <-panicked; p != "on cue" {
+				t.Errorf("it panics with %v", p)
+			}
+		}
+		if n, err := r.Do(t.Context(), "x", time.Minute, func() (int, error) { return 2, nil }); n != 2 || err != nil {
+			t.Errorf("the next is %d, %v", n, err)
+		}
+	})
+}
