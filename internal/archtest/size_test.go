@@ -105,7 +105,7 @@ func above() map[string]int {
 		".":                      4771, // with the pace of a server, the rules for claims that outlive who waits for them and for holds that are passed on, and small stacks
 		"httpapi":                4927, // with renewals in batches, and their pace, claims whose hold is over, and answers that are not loktd's
 		"internal/audit":         896,
-		"internal/cli":           8052, // with lokt why --file
+		"internal/cli":           8058, // with lokt why --file
 		"internal/daemon":        2345,
 		"internal/testkit":       1_396, // with stopping a process between its turns, and a server that tests share
 		"jobs":                   2_856, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, and schedules, whatever clocks are set

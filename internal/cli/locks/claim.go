@@ -3,7 +3,6 @@ package locks
 import (
 	"errors"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -182,16 +181,23 @@ func (a cmd) whyLine(name string, f *claimFlags) string {
 // metaCommand is the note that says what runs under a lock.
 const metaCommand = "command"
 
-// plainCommand matches such notes as are repeated in sentences, which an agent may read: anybody can have noted anything.
-var plainCommand = regexp.MustCompile(`^[\w.+-]{1,64}( [a-z][a-z-]{0,30})?$`)
+// isPlain reports whether such a note is repeated in sentences, which an agent may read: anybody can have noted anything.
+func isPlain(note string) bool {
+	program, argument, more := strings.Cut(note, " ")
+	return program != "" && len(program) <= 64 && strings.Trim(program, lower+strings.ToUpper(lower)+"0123456789_.+-") == "" && (!more || isSubcommand(argument))
+}
 
-// subcommand matches a first argument that is no secret, as in "make build".
-var subcommand = regexp.MustCompile(`^[a-z][a-z-]{0,30}$`)
+const lower = "abcdefghijklmnopqrstuvwxyz"
+
+// isSubcommand reports whether a first argument is no secret, as in "make build".
+func isSubcommand(argument string) bool {
+	return argument != "" && argument[0] != '-' && len(argument) <= 31 && strings.Trim(argument, lower+"-") == ""
+}
 
 // shown is what others are told of a command: the program and its subcommand. What comes after may be secret.
 func shown(command []string) string {
 	text := strings.ToValidUTF8(filepath.Base(command[0]), "?")
-	if len(command) > 1 && subcommand.MatchString(command[1]) {
+	if len(command) > 1 && isSubcommand(command[1]) {
 		text += " " + command[1]
 	}
 	return text

@@ -364,7 +364,7 @@ func holderText(b *app.Backend, h lokt.Holder, now time.Time) string {
 		add("paths %s", app.OneLine(strings.Join(h.Paths, " ")))
 	}
 	kind := h.Kind()
-	if command := h.Metadata[metaCommand]; plainCommand.MatchString(command) {
+	if command := h.Metadata[metaCommand]; isPlain(command) {
 		kind += " of " + command
 	}
 	if !h.HeldSince.IsZero() { // as in records made by hand
