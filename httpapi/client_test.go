@@ -97,11 +97,13 @@ func memory() httpapi.Config { return httpapi.Config{Locks: lokt.NewManager(mems
 
 // Promise S-67.
 func TestClientKeepsEveryPromiseOfAService(t *testing.T) {
+	t.Parallel()
 	lokttest.TestService(t, func(t *testing.T) lokt.Service { return inBubble(t, memory()) })
 }
 
 // Promise S-67.
 func TestClientKeepsItsPromisesInRealTime(t *testing.T) {
+	t.Parallel()
 	lokttest.TestServiceInRealTime(t, func(t *testing.T) lokt.Service { return onLoopback(t, memory()) })
 }
 

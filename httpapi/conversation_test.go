@@ -428,6 +428,7 @@ func locksTalk() []line {
 }
 
 func TestTheLocksAPIAnswersAsItDid(t *testing.T) {
+	t.Parallel()
 	m, err := manager.Open(t.Context(), memstore.NewJobs(), manager.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -441,6 +442,7 @@ func TestTheLocksAPIAnswersAsItDid(t *testing.T) {
 
 // Promises S-75, S-76, S-77, S-80, S-81, S-82.
 func TestTheSchedulerAnswersAsItDid(t *testing.T) {
+	t.Parallel()
 	m, err := manager.Open(t.Context(), memstore.NewJobs(), manager.Options{Locks: lokt.NewManager(memstore.New())})
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 
 // Promise S-173.
 func TestAClaimThatFindsNoServerGivesUpWithItsWaitAndSaysWhy(t *testing.T) {
+	t.Parallel()
 	free, err := ports.Free(1)
 	if err != nil {
 		t.Fatal(err)

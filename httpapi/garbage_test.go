@@ -39,6 +39,7 @@ func (g *garbler) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // What answers may be no server, or a broken one: the client returns an error or makes the best of it, and soon.
 func TestClientsSurviveGarbage(t *testing.T) {
+	t.Parallel()
 	g := &garbler{random: rand.New(rand.NewPCG(3, 4))}
 	for _, file := range []string{"scheduler.txt", "locks.txt"} {
 		text, err := os.ReadFile("testdata/" + file)

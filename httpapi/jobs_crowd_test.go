@@ -175,6 +175,7 @@ func TestOfManyRequestsForOneJobExactlyOneIsGranted(t *testing.T) {
 
 // Promise S-78.
 func TestSampledCapacityIsTheSumOverActiveLeasesWhileManyWork(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	var specs []string
 	for i := range 300 {

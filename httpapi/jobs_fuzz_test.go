@@ -151,6 +151,7 @@ func mutate(r *rand.Rand, text string) string {
 
 // Promise S-80.
 func TestTenThousandMutatedRequestsAreNeverAnsweredWith5xx(t *testing.T) {
+	t.Parallel()
 	q := newQuarry(t)
 	r := rand.New(rand.NewPCG(1, 2))
 	all := seeds()

@@ -106,6 +106,7 @@ func mutationHandler() http.Handler {
 
 // Promise S-72.
 func TestMutatedRequestsAreNeverTheServersFault(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { // a machine that is slow is no fault
 		handler := mutationHandler()
 		good := goodRequests()

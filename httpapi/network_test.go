@@ -125,6 +125,7 @@ func (n *badNetwork) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // Promises S-69, S-70.
 func TestHistoriesOverABadNetworkCanBeExplained(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(10) {
 		var r *lokttest.Recorder
 		network := &badNetwork{random: rand.New(rand.NewPCG(seed, 1))}
@@ -349,6 +350,7 @@ func losing(handler http.Handler, lose func(*http.Request) bool) *httptest.Serve
 
 // Promise S-266.
 func TestWhoIsSentAwayAtItsLastRequestHearsSoThoughTheAnswerIsLost(t *testing.T) {
+	t.Parallel()
 	m := lokt.NewManager(memstore.New())
 	handler := httpapi.NewHandler(httpapi.Config{Locks: m})
 	claim := func(who string, wait time.Duration) lokt.Claim {

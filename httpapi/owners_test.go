@@ -248,6 +248,7 @@ func (r *revocable) Enter(q *http.Request) (httpapi.Caller, error) {
 
 // Promise S-98.
 func TestAStreamEndsWithTheTokenOfItsCaller(t *testing.T) {
+	t.Parallel()
 	store := memstore.New()
 	locks, gate := lokt.NewManager(store), &revocable{anybody: anybody{[]httpapi.Scope{httpapi.ScopeRead}}}
 	server := httptest.NewServer(httpapi.NewHandler(httpapi.Config{Locks: locks, Events: store, Gate: gate}))

@@ -168,6 +168,7 @@ func talk(t *testing.T, o httpapi.ClientOptions) (*httpapi.Client, *wire) {
 
 // Promises S-233, S-234.
 func TestLeasesOfOneProcessAreRenewedTogetherWhenTheServerSays(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c, w := talk(t, httpapi.ClientOptions{})
 		k, err := lokt.NewLocker(c, lokt.Owner{ID: "a"}, lokt.LockerOptions{Observe: func(e lokt.Event) { t.Errorf("%+v", e) }})

@@ -52,6 +52,7 @@ func onceEach(t *testing.T, handler http.Handler) (url string, resets *atomic.In
 
 // Promises S-69, S-84.
 func TestARequestOverAConnectionThatTheServerEndsAtThatMomentIsMadeAgain(t *testing.T) {
+	t.Parallel()
 	m, err := manager.Open(t.Context(), memstore.NewJobs(), manager.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -30,6 +30,7 @@ func (callerNamed) May(httpapi.Scope, string) bool { return true }
 
 // Promise S-127.
 func TestNoCallerMayHaveMoreThanItsShareOfWhatWaits(t *testing.T) {
+	t.Parallel()
 	manager := lokt.NewManager(memstore.New())
 	server := httptest.NewServer(httpapi.NewHandler(httpapi.Config{
 		Locks: manager, Gate: byToken{}, Limits: httpapi.Limits{Parked: 3, StreamsEach: 1},

@@ -20,6 +20,7 @@ import (
 
 // Promise S-72.
 func TestWhoSendsABodyTooSlowlyIsAnswered(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name, request string
 		limit         time.Duration

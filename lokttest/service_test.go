@@ -13,5 +13,6 @@ func open(*testing.T) lokt.Service { return lokt.NewManager(memstore.New()) }
 func TestManagerOverMemoryKeepsEveryPromise(t *testing.T) { lokttest.TestService(t, open) }
 
 func TestManagerOverMemoryKeepsItsPromisesInRealTime(t *testing.T) {
+	t.Parallel()
 	lokttest.TestServiceInRealTime(t, open)
 }

@@ -151,6 +151,7 @@ func TestACommandThatEndsWhileTheServerIsAwayEndsAsItDoes(t *testing.T) {
 
 // Promise S-105.
 func TestAGuardThatIsCutOffEndsItsCommandBeforeAnotherEnters(t *testing.T) {
+	t.Parallel()
 	for what, nemesis := range map[string]func(*proxy){"silence": (*proxy).swallow, "closed connections": (*proxy).cut} {
 		t.Run(what, func(t *testing.T) {
 			p, d := served(t)

@@ -127,6 +127,7 @@ func full(t *testing.T, w *os.File) {
 
 // Promise S-342.
 func TestAGuardGoesOnWhereNobodyReadsWhatItTells(t *testing.T) {
+	t.Parallel()
 	for what, prepare := range map[string]func(*testing.T, *os.File, *os.File){
 		"a reader that has gone":     func(t *testing.T, r, _ *os.File) { check(t, r.Close()) },
 		"a reader that stands still": func(t *testing.T, _, w *os.File) { full(t, w) },

@@ -300,6 +300,7 @@ func sorted(m map[string]string) (all [][2]string) {
 
 // Promise S-96.
 func TestWhatWasAcknowledgedSurvivesKill(t *testing.T) {
+	t.Parallel()
 	url := "sqlite:" + filepath.Join(t.TempDir(), "loktd.db")
 	l := newLedger(t)
 	for round := range 20 {
@@ -344,6 +345,7 @@ func TestSecondDaemonIsTurnedAwayAndToldByWhom(t *testing.T) {
 
 // Promise S-103.
 func TestFrozenDaemonLetsNobodyInTwice(t *testing.T) {
+	t.Parallel()
 	p := start(t, "--store", "sqlite:"+filepath.Join(t.TempDir(), "loktd.db"), "--lease-ttl", "300ms")
 	a := p.api()
 	a.do(t, http.StatusOK, "POST", scheduler+"/jobs", body{"max_attempts": 2, "retry_backoff_s": 0.001})

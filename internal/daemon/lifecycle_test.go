@@ -161,6 +161,7 @@ func TestEndIsNotPutOffForEver(t *testing.T) {
 }
 
 func TestMistakesInTheConfigurationAreNamed(t *testing.T) {
+	t.Parallel()
 	missing := filepath.Join(t.TempDir(), "missing")
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -272,6 +272,7 @@ func TestMoreRequestsThanMayWaitAreAnsweredAtOnce(t *testing.T) {
 
 // Promise S-101.
 func TestGarbageLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
 	p := start(t, "--store", "memory:", "--log-level", "error")
 	a := p.api()
 	big := strings.Repeat("x", 40_000)

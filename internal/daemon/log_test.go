@@ -31,6 +31,7 @@ func TestDaemonOutlivesWhoReadsItsLog(t *testing.T) {
 
 // Promise S-272.
 func TestALogThatNobodyTakesHoldsUpNobody(t *testing.T) {
+	t.Parallel()
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

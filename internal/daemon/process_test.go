@@ -26,6 +26,7 @@ import (
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/internal/daemon"
+	"github.com/lokt-dev/lokt/internal/testkit/parallel"
 )
 
 // The daemon under test is this test's own binary, run as loktd: so it is a real process, and one that the race detector
@@ -42,7 +43,7 @@ func TestMain(m *testing.M) {
 		runtime.KeepAlive(faults)
 		os.Exit(code)
 	}
-	os.Exit(m.Run())
+	os.Exit(parallel.Run(m, 4))
 }
 
 // patience is how long anything may take on a machine that is busy with other things.

@@ -184,6 +184,7 @@ func TestTokenFileIsReadAgainWhenItChanges(t *testing.T) {
 
 // Promises S-98, S-150.
 func TestCallersAreHeldToTheirRate(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "tokens")
 	busy, calm := newToken(t, file, "busy"), newToken(t, file, "calm")
 	p := start(t, "--store", "memory:", "--tokens", file, "--rate", "3")

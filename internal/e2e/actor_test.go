@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	if err := parallel.Default(6); err != nil {
+	if err := parallel.Default(10); err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}

@@ -12,6 +12,7 @@ import (
 
 // Promise S-227.
 func TestWhatHappenedOnDatabasesIsRight(t *testing.T) {
+	t.Parallel()
 	t.Run("SQLite", func(t *testing.T) {
 		t.Parallel()
 		onDatabase(t, "sqlite:"+filepath.Join(t.TempDir(), "x.db"))

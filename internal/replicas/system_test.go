@@ -31,7 +31,7 @@ import (
 func TestMain(m *testing.M) {
 	switch os.Getenv(envRole) {
 	case "":
-		code := parallel.Run(m, 3)
+		code := parallel.Run(m, 4)
 		shared.Stop()
 		os.Exit(code)
 	case "daemon":

@@ -38,6 +38,7 @@ func openWith(t *testing.T, o manager.Options) *manager.Manager {
 func TestManagerOverMemoryKeepsEveryPromise(t *testing.T) { jobstest.TestService(t, open) }
 
 func TestManagerOverMemoryKeepsItsPromisesInRealTime(t *testing.T) {
+	t.Parallel()
 	jobstest.TestServiceInRealTime(t, open)
 }
 

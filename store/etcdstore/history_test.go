@@ -15,6 +15,7 @@ import (
 
 // Promise S-227.
 func TestWhatReplicasDidCanBeJudgedByItsEvents(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, 1, false)
 	url := c.url()
 	var all sync.WaitGroup

@@ -24,6 +24,7 @@ func (s *Store) membersFound(t *testing.T) place.Condition {
 
 // Promise S-226.
 func TestEtcdSaysHowManyMembersAnswer(t *testing.T) {
+	t.Parallel()
 	alone := startCluster(t, 1, false)
 	if got := alone.open(t, alone.url(), Options{}).membersFound(t); got.Status != place.Warn {
 		t.Errorf("of one member: %+v", got)

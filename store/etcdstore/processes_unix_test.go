@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	os.Exit(parallel.Run(m, 4))
+	os.Exit(parallel.Run(m, 6))
 }
 
 // beMember runs a member of etcd until the test that started it closes its input, or ends.

@@ -71,6 +71,7 @@ func states(t *testing.T, m *manager.Manager) string {
 }
 
 func TestAllJobsThatMatchAreCancelledAndSubmittedAgain(t *testing.T) {
+	t.Parallel()
 	d, m, _ := place(t, 10*time.Millisecond)
 	code, out, errs := d.Lokt("job", "cancel", "--type", "thumb", "--count", "3", "--reason", "not needed")
 	if code != 0 || out != "cancel: 3 of 3 jobs\n" || states(t, m) != "map[cancelled:3 queued:2]" {
@@ -87,6 +88,7 @@ func TestAllJobsThatMatchAreCancelledAndSubmittedAgain(t *testing.T) {
 }
 
 func TestSchedulesAreNotMeantUnlessTheyAreNamed(t *testing.T) {
+	t.Parallel()
 	d, m, _ := place(t, 10*time.Millisecond)
 	spec := jobs.NewSpec()
 	spec.Type, spec.Extra = "thumb", &jobs.Extra{Cron: "@every 1h"}
@@ -126,6 +128,7 @@ func (g *gap) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func TestAServerThatIsAwayForAWhileIsAskedAgainWhatCameOfIt(t *testing.T) {
+	t.Parallel()
 	d, m, url := place(t, 2*time.Second)
 	to, err := neturl.Parse(url)
 	if err != nil {
@@ -182,6 +185,7 @@ func signalled(t *testing.T) (bin string) {
 }
 
 func TestCtrlCUndoesIt(t *testing.T) {
+	t.Parallel()
 	bin := signalled(t)
 	_, m, url := place(t, time.Hour)
 	nobody := exec.Command(filepath.Join(bin, "lokt"), "job", "cancel", "--type", "thumb") // its input is the null device
@@ -199,6 +203,7 @@ func TestCtrlCUndoesIt(t *testing.T) {
 
 // A server that stands still, and then stumbles, does not keep a signal from undoing what it was told.
 func TestCtrlCUndoesItThoughTheServerStandsStill(t *testing.T) {
+	t.Parallel()
 	bin := signalled(t)
 	_, m, url := place(t, time.Hour)
 	to, err := neturl.Parse(url)
