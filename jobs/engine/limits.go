@@ -1,7 +1,7 @@
 package engine
 
 // Rates of jobs that hold a lock. What is known of a lock's rate is one moment: until then the beginnings so far take, each
-// for as long as the rate has between two. It is kept as a memo, which is forgotten when it does not matter any more.
+// for as long as the rate has between two. It is kept as a memo, for clockJump longer: see paced.
 
 import (
 	"fmt"
@@ -37,10 +37,7 @@ func (e *Engine) pace(l *line) bool {
 		if limit.Starts == 0 {
 			continue
 		}
-		until := e.Now.Mono - limit.Every()*time.Duration(max(limit.Burst, 1)-1)
-		if m := e.recall(rateMemo(l.names[i])); m != nil {
-			until += m.until - e.Now.Mono
-		}
+		until := plus(e.Now.Mono, e.paced(l.names[i])-limit.Every()*time.Duration(max(limit.Burst, 1)-1))
 		if n := e.names[l.names[i]]; n != nil {
 			for _, h := range n.holds {
 				if w := e.pendings[h.lease]; w != nil {
@@ -56,19 +53,33 @@ func (e *Engine) pace(l *line) bool {
 	return l.until > e.Now.Mono
 }
 
+// paced returns for how long the beginnings so far take. Replicas tell each other, and all who look, by the store's clock when one was.
+// They read it before their own, now more and now less, so what is over by one may be ahead by the other, and both count. A larger
+// difference comes of a clock that was set, for which nobody waits.
+func (e *Engine) paced(name string) time.Duration {
+	m := e.recall(rateMemo(name))
+	if m == nil {
+		return 0
+	}
+	left := m.until - clockJump - e.Now.Mono
+	if by := m.Expires.Add(-clockJump).Sub(e.Now.Wall); e.cfg.Shared && by <= max(left, 0)+clockJump {
+		left = max(left, by)
+	}
+	return max(left, 0)
+}
+
 // spend counts a job among those that began, with the rates of its locks.
 func (e *Engine) spend(en *entry) {
 	for name, limit := range en.Extras().Limits {
 		if limit.Starts == 0 {
 			continue
 		}
+		left := e.paced(name) + limit.Every() + clockJump
 		m := e.recall(rateMemo(name))
 		if m == nil {
 			m = e.putMemo(jobs.Memo{ID: rateMemo(name)}, 0)
 		}
-		m.until += limit.Every()
-		m.Left = m.until - e.Now.Mono
-		m.Expires = e.Now.Wall.Add(m.Left)
+		m.until, m.Left, m.Expires = e.Now.Mono+left, left, e.Now.Wall.Add(left)
 		e.fading.Fix(m)
 		if !m.fresh {
 			m.fresh = true

@@ -44,6 +44,36 @@ func TestReplicasShareARate(t *testing.T) {
 	}
 }
 
+// Promises S-229 and S-296. Replicas read the clock that they share some time before their own, now more and now less.
+func TestARateGoesByTheClockThatReplicasShare(t *testing.T) {
+	for _, late := range []time.Duration{-time.Hour, -40 * time.Millisecond, 40 * time.Millisecond, time.Hour} {
+		w, other := newWorld(t, jobs.Config{Shared: true}), newWorld(t, jobs.Config{Shared: true})
+		s := jobs.NewSpec()
+		s.Locks = []string{"api"}
+		s.Extra = &jobs.Extra{Limits: map[string]jobs.Limit{"api": {Slots: 9, Starts: 1, Per: time.Second}}}
+		w.do(Submit{Jobs: []NewJob{{s, "a"}}})
+		out := w.turn(Call{1, Request{Request: jobs.Request{WorkerID: "w"}, LeaseID: "a"}})
+		other.e.Follow(&out.Changes, other.now)
+		for i, one := range []*world{w, other} {
+			one.do(Submit{Jobs: []NewJob{{s, "b"}}})
+			begins := func() bool {
+				ask := Request{Request: jobs.Request{WorkerID: "w"}, LeaseID: "b"}
+				return one.do(ask).(jobs.Grant).Denied == nil
+			}
+			one.pass(time.Second)
+			one.now.Wall = one.now.Wall.Add(-late)
+			if late != 40*time.Millisecond {
+				w.want("another begins", begins(), true) // which is the case for a clock that was set, too
+				continue
+			}
+			w.want("another begins too soon by the clock that all share", begins(), false)
+			if one.pass(late); !begins() {
+				t.Errorf("at replica %d no other one begins", i)
+			}
+		}
+	}
+}
+
 // Promise S-293. The clock that replicas share is set before the other one takes its turn, or one is started.
 func TestTheMaximumRuntimeLastsThoughTheClockOfReplicasIsSet(t *testing.T) {
 	for _, step := range []time.Duration{time.Hour, -time.Hour} {
