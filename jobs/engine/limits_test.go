@@ -74,6 +74,18 @@ func TestARateGoesByTheClockThatReplicasShare(t *testing.T) {
 	}
 }
 
+// Promise S-94. The worker that could take the job asks another replica.
+func TestAReplicaSaysThatAJobWaitsForCapacityWhoeverIsAskedForIt(t *testing.T) {
+	w, other := newWorld(t, jobs.Config{Shared: true, Total: 1}), newWorld(t, jobs.Config{Shared: true, Total: 1})
+	submit := Submit{Jobs: []NewJob{{jobs.NewSpec(), "a"}, {jobs.NewSpec(), "b"}}}
+	ask := Request{Request: jobs.Request{WorkerID: "w"}, LeaseID: "l"}
+	out := w.turn(Call{1, submit}, Call{2, ask})
+	other.e.Follow(&out.Changes, other.now)
+	for _, one := range []*world{w, other} {
+		w.want("why", one.do(Get{"b"}).(jobs.View).WaitingFor, jobs.WaitingCapacity)
+	}
+}
+
 // Promise S-293. The clock that replicas share is set before the other one takes its turn, or one is started.
 func TestTheMaximumRuntimeLastsThoughTheClockOfReplicasIsSet(t *testing.T) {
 	for _, step := range []time.Duration{time.Hour, -time.Hour} {

@@ -96,10 +96,10 @@ func (e *Engine) waitingFor(en *entry) string {
 		return jobs.WaitingRunAt
 	case l.closed != "":
 		return l.closed
+	case l.group.units > e.free() && (e.cfg.Shared || e.takenUntil(l) > e.Now.Mono): // a worker may ask another process
+		return jobs.WaitingCapacity
 	case e.takenUntil(l) <= e.Now.Mono:
 		return jobs.WaitingWorker
-	case l.group.units > e.free():
-		return jobs.WaitingCapacity
 	case r.job != nil && r.job != en && r.job.Before(&en.Job) && !r.allows(l.group.units, l.runtime):
 		return jobs.WaitingReserved + r.job.ID
 	case l.group.unique && !e.anyIdle(l):
