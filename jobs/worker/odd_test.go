@@ -47,6 +47,27 @@ func TestAHandlerThatEndsOddlyFailsItsJobAndNothingElse(t *testing.T) {
 	})
 }
 
+// Promise S-199. Of what is printed at once the service is sent the first part alone, which ends within the lease ID.
+func TestALeaseIDIsNotShownWhereverOutputIsCut(t *testing.T) {
+	h := func(_ context.Context, r *worker.Run) (any, error) {
+		_, err := r.Write([]byte(strings.Repeat("x", jobs.MaxTextLen-len(r.Lease.ID)/2) + r.Lease.ID))
+		return r.Lease.ID, err
+	}
+	bubble(t, jobs.Config{}, worker.WorkerOptions{}, h, func(t *testing.T, s *shop) {
+		id := submit(t, s.m)
+		time.Sleep(time.Minute)
+		v := s.is(id, jobs.Completed)
+		o, err := s.m.Output(t.Context(), id, 0)
+		text := ""
+		for _, p := range o.Pieces {
+			text += p.Text
+		}
+		if leaseID := strings.Trim(string(v.Job.Output.Result), `"`); err != nil || len(o.Pieces) != 2 || strings.Contains(text, leaseID) {
+			t.Errorf("the lease %s is shown in %d pieces: %.40s, %v", leaseID, len(o.Pieces), text[len(text)-40:], err)
+		}
+	})
+}
+
 func TestLargeNumbersOfAWorkerKeepNoJobFromBeingDone(t *testing.T) {
 	for _, o := range []worker.WorkerOptions{{Margin: time.Hour}, {Prefetch: math.MaxInt}} {
 		h := func(_ context.Context, r *worker.Run) (any, error) {

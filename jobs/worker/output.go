@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"bytes"
 	"unicode/utf8"
 
 	"github.com/lokt-dev/lokt/jobs"
@@ -13,10 +14,13 @@ type output struct {
 }
 
 // Write implements io.Writer: it tells what the job prints, about once a second, and keeps nobody waiting. Of what comes
-// faster than it can be sent, the last jobs.KeptOutput bytes are, which is what the service keeps. There is no error.
+// faster than it can be sent, the last jobs.KeptOutput bytes are, which is what the service keeps. The lease ID is not shown: the
+// service, which sees to it too, may be sent it in two parts. There is no error.
 func (r *Run) Write(p []byte) (int, error) {
+	id := []byte(r.Lease.ID)
+	shown := bytes.ReplaceAll(p, id, bytes.Repeat([]byte{'*'}, len(id)))
 	r.tell(func(*jobs.Progress) {
-		r.output.text = append(r.output.text, p...)
+		r.output.text = append(r.output.text, shown...)
 		if n := len(r.output.text); n > 2*jobs.KeptOutput {
 			r.output.drop(int64(n - jobs.KeptOutput))
 		}
