@@ -127,7 +127,7 @@ func (s *serverJobs) run(ctx context.Context, c *pgx.Conn, turn func(jobs.Facts)
 		return s.run(ctx, c, turn, step)
 	}
 	if step.locks == nil {
-		if err := s.decide(ctx, &now, t, turn, step); err != nil {
+		if err := s.decide(ctx, &now, t, sent, turn, step); err != nil {
 			return err
 		}
 	}
@@ -164,14 +164,25 @@ func (s *serverJobs) run(ctx context.Context, c *pgx.Conn, turn func(jobs.Facts)
 	return nil
 }
 
+// lateTurn is how long after the database was asked for the time a turn may go by it. Later the process, or the database, may have stood
+// still in between: what happens now would be dated back, and the clock seem to be set.
+const lateTurn = 50 * time.Millisecond
+
 // decide runs a turn.
-func (s *serverJobs) decide(ctx context.Context, now *pgLast, t *pgLocks, turn func(jobs.Facts) jobs.Changes, step *pgStep) (err error) {
+func (s *serverJobs) decide(ctx context.Context, now *pgLast, t *pgLocks, sent time.Time, turn func(jobs.Facts) jobs.Changes, step *pgStep) (err error) {
 	var facts jobs.Facts
 	if now.pgTurn != s.seen {
 		if facts.Others, err = s.follow(ctx, t.conn, now); err != nil && !errors.Is(err, errBehind) {
 			return err
 		}
 		step.failed = err
+	}
+	if time.Since(sent) > lateTurn {
+		var b pgx.Batch
+		now.ask(&b, &t.state)
+		if err := exchange(ctx, t.conn, &b, pgExchange); err != nil {
+			return err
+		}
 	}
 	taken := lokt.NewStep(func(name string) (lokt.Snapshot, error) {
 		snap, err := t.view(ctx, name)

@@ -52,6 +52,48 @@ func rewind(t *testing.T, url string) {
 	runSQL(t, url, "DELETE FROM turns WHERE turn > 1", "DELETE FROM job_events WHERE first > 1", "DELETE FROM jobs WHERE seq > 1")
 }
 
+// What happens in a turn is dated by it.
+func TestATurnThatWasHeldUpGoesByTheTimeAtWhichItIsRun(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	s, other := serverJobsOf(openPG(t, url, Options{})), serverJobsOf(openPG(t, url, Options{}))
+	store(t, s, submitted(1, "a"))
+	c := session(t, url)
+	tx, err := c.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "LOCK TABLE memos"); err != nil { // which is read to follow the others, after the clock
+		t.Fatal(err)
+	}
+	told, ended := make(chan jobs.Facts, 1), make(chan error, 1)
+	go func() {
+		ended <- other.Update(t.Context(), func(f jobs.Facts) jobs.Changes {
+			told <- f
+			return jobs.Changes{}
+		})
+	}()
+	for waiting := false; !waiting; time.Sleep(time.Millisecond) {
+		if err := tx.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'memos'::regclass AND NOT granted)").Scan(&waiting); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var now time.Time
+	if err := tx.QueryRow(t.Context(), "SELECT clock_timestamp()").Scan(&now); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(2 * lateTurn)
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if f := <-told; f.Now.Before(now) {
+		t.Errorf("it was held up until after %v, and goes by %v", now, f.Now)
+	}
+}
+
 // Promise S-154.
 func TestAServerThatKnowsOfOthersThanThereAreReadsEverythingAnew(t *testing.T) {
 	t.Parallel()
