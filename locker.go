@@ -277,7 +277,7 @@ func (k *Locker) acquireOnce(ctx, asking context.Context, c Claim, o Options) (*
 	l := &Lease{k: k, name: c.Name, id: h.LeaseID, token: h.Token, o: o, holder: h, deadline: forever, yield: make(chan struct{})}
 	inner, cancel := context.WithCancelCause(ctx)
 	l.ctx, l.cancel = &leaseContext{Context: inner, lease: l}, cancel
-	if life := l.renewed(h, asked); life > 0 && k.keeper.now()-asked > o.Interval/2 {
+	if life := l.renewed(h, asked); life > 0 && k.keeper.now()-asked > min(o.Interval, life/2)/2 {
 		// Too long ago to count on: the life of the lock began at some moment of the wait. Begin it now.
 		l.deadline = forever
 		_, err = l.renew(asking)

@@ -180,6 +180,27 @@ func TestLeaseThatWaitedInTheQueueIsGoodFromTheMomentItIsReturned(t *testing.T) 
 	})
 }
 
+// Promises S-12, S-30.
+func TestAMaximumHoldBeginsWithTheGrantHoweverLongTheWait(t *testing.T) {
+	for name, o := range map[string]lokt.Options{
+		"with a long TTL": {TTL: 30 * time.Second, Interval: 15 * time.Second},
+		"without a TTL":   {TTL: lokt.NoTTL, Interval: 15 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newService()
+			l := acquire(t, newLocker(t, s, "a", lokt.Options{}), "x", lokt.Options{})
+			time.AfterFunc(5*time.Second, func() { release(t, l) })
+			o.MaxHold, o.Margin, o.Wait = 4*time.Second, time.Millisecond, -1
+			next := acquire(t, newLocker(t, s, "b", lokt.Options{}), "x", o)
+			wantState(t, next, lokt.Held)
+			if got, want := next.Remaining(), lokt.Usable(o.MaxHold, o.Margin); got != want {
+				t.Errorf("%s: %v left, not %v", name, got, want)
+			}
+			release(t, next)
+		})
+	}
+}
+
 func TestDoHoldsTheLockWhileTheFunctionRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService()
