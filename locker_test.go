@@ -153,6 +153,9 @@ func TestAcquisitionThatIsCalledOffHoldsNothing(t *testing.T) {
 		if _, err := b.Acquire(ctx, "x", lokt.Options{Wait: -1}); !errors.Is(err, why) {
 			t.Errorf("acquire gave %v", err)
 		}
+		if _, err := b.Acquire(ctx, "x", lokt.Options{Wait: -1}); !errors.Is(err, why) {
+			t.Errorf("called off before it began, acquire gave %v", err)
+		}
 		if info, _, err := b.Info(t.Context(), "x"); err != nil || len(info.Queue) != 0 || len(info.Holders) != 1 {
 			t.Errorf("on record: %+v, error %v", info, err)
 		}

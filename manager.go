@@ -135,7 +135,7 @@ func (lateError) Timeout() bool { return true }
 
 // ask puts the claim to the rules, in time: if it is not known to be on record then, it does not wait.
 func (m *Manager) ask(ctx context.Context, c *Claim, polled bool) (*decision, error) {
-	if err := cmp.Or(c.Validate(), ctx.Err()); err != nil {
+	if err := cmp.Or(c.Validate(), context.Cause(ctx)); err != nil {
 		return &decision{err: err}, nil
 	}
 	limit := storeTimeout
