@@ -95,6 +95,7 @@ func (j *Judge) Take(e audit.Entry) {
 			}
 		default:
 			l.leave(c.LeaseID)
+			l.vague[c.LeaseID] = true // its ticket may keep its place
 		}
 	}
 }

@@ -47,7 +47,8 @@ func Redactor(keep ...string) func(audit.Entry) audit.Entry {
 				out.Extra[k] = leases(text)
 			case lokt.ExtraTo, lokt.ExtraBy, lokt.ExtraDisplaced:
 				host := text[strings.LastIndexByte(text, '@')+1:]
-				out.Extra[k] = pseudonym("owner", strings.TrimSuffix(text, "@"+host)) + "@" + pseudonym("host", host)
+				owner := strings.TrimSuffix(text, "@"+host) // all of it, if a hold was passed to one without a host
+				out.Extra[k] = lokt.Owner{ID: pseudonym("owner", owner), Host: pseudonym("host", strings.TrimPrefix(text[len(owner):], "@"))}.String()
 			case lokt.ExtraReason, lokt.ExtraOutcome, lokt.ExtraTerms, lokt.ExtraWaited:
 				if k == lokt.ExtraTerms || !strings.Contains(text, " ") { // others are sentences, with names
 					out.Extra[k] = text
