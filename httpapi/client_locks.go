@@ -58,7 +58,7 @@ func (x *exchange) provedBy(leaseID string) *exchange {
 // to live.
 func (c *Client) Acquire(ctx context.Context, claim lokt.Claim) (lokt.Holder, error) {
 	claim.LeaseID = cmp.Or(claim.LeaseID, lokt.NewLeaseID())
-	if err := cmp.Or(claim.Validate(), checkLeaseID(claim.LeaseID), ctx.Err()); err != nil {
+	if err := cmp.Or(claim.Validate(), checkLeaseID(claim.LeaseID), context.Cause(ctx)); err != nil {
 		return lokt.Holder{}, err
 	}
 	c.know(claim.LeaseID)

@@ -141,6 +141,19 @@ func TestCircleOfShortClaimsIsFound(t *testing.T) {
 	})
 }
 
+func TestAClaimThatIsCalledOffBeforeItIsAskedForSaysWhy(t *testing.T) {
+	c, err := httpapi.New("http://127.0.0.1:1", httpapi.ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("enough")
+	cancel(why)
+	if _, err := c.Acquire(ctx, lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "ann"}, TTL: time.Minute}); !errors.Is(err, why) {
+		t.Errorf("acquire gave %v", err)
+	}
+}
+
 func TestClientSpeaksTLSAndShowsItsToken(t *testing.T) {
 	var agents, tokens []string
 	handler := httpapi.NewHandler(memory())
