@@ -196,9 +196,9 @@ func (u *unlocking) failed(s lokt.Snapshot, err error) error {
 	case errors.As(err, &blocked) && u.JSON:
 		return u.denied(u.b, err, app.ExitBlocked, nil)
 	case errors.As(err, &blocked):
-		text := fmt.Sprintf("%q is not stale", u.name)
+		text, by := fmt.Sprintf("%q %s", u.name, map[bool]string{true: "is not stale", false: "has passed to another meanwhile"}[u.breakStale]), ": it is held by "
 		for _, h := range blocked.Holders {
-			text += ": it is held by " + holderText(u.b, h, blocked.Now)
+			text, by = text+by+holderText(u.b, h, blocked.Now), ", and by "
 		}
 		u.Tell("%s; to end it all the same: %s", text, u.ByForce("unlock", u.name))
 		return app.Exit(app.ExitBlocked)

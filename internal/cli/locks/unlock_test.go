@@ -15,6 +15,7 @@ import (
 	"github.com/lokt-dev/lokt/internal/cli/app"
 	"github.com/lokt-dev/lokt/internal/testkit/clitest"
 	"github.com/lokt-dev/lokt/lockfile"
+	"github.com/lokt-dev/lokt/store/memstore"
 )
 
 func TestUnlockEndsWithTheRightCode(t *testing.T) {
@@ -64,6 +65,31 @@ func TestUnlockEndsWithTheRightCode(t *testing.T) {
 				t.Errorf("exists ends with %d", held)
 			}
 		})
+	}
+}
+
+// Promise S-285.
+func TestForceSaysThatWhatItSawHasPassedToAnother(t *testing.T) {
+	m := lokt.NewManager(memstore.New())
+	take := func(owner string) {
+		if _, err := m.Acquire(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: owner}, Limit: 2}); err != nil {
+			t.Error(err)
+		}
+	}
+	take("zoe")
+	handler := httpapi.NewHandler(httpapi.Config{Locks: m})
+	far := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet { // unlock has looked
+			_, _ = m.Release(r.Context(), lokt.Target{Name: "x", Force: true})
+			take("bob")
+			take("eve")
+		}
+		handler.ServeHTTP(w, r)
+	}))
+	defer far.Close()
+	code, out, errs := newDesk(t, "ann").With("LOKT_SERVER="+far.URL).Lokt("unlock", "x", "--force")
+	if code != app.ExitBlocked || !strings.Contains(errs, `"x" has passed to another meanwhile: it is held by bob`) || !strings.Contains(errs, ", and by eve") {
+		t.Errorf("exit %d: %s%s", code, out, errs)
 	}
 }
 
