@@ -153,6 +153,8 @@ func (l *Lease) lose(cause error) {
 	h := l.Holder()
 	if y := h.Yield; y != nil && !final(cause) && (h.ExpiresAt.IsZero() || !h.ExpiresAt.Before(y.Deadline)) {
 		cause = fmt.Errorf("%w: it goes to %s", ErrLost, y.To)
+	} else if !final(cause) && h.MaxHold > 0 && !h.ExpiresAt.Before(h.HeldSince.Add(h.MaxHold)) {
+		cause = fmt.Errorf("%w: its maximum hold is over", ErrLost)
 	}
 	if l.end(Lost, cause) {
 		l.k.forget(l)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -769,6 +770,9 @@ func TestMaximumHoldEndsTheLeaseRenewedOrNot(t *testing.T) {
 				t.Errorf("%s: the next holder entered after %v", name, d)
 			}
 			wantState(t, l, lokt.Lost)
+			if err := l.Err(); !strings.Contains(err.Error(), "its maximum hold is over") {
+				t.Errorf("%s: it is lost for %v", name, err)
+			}
 			release(t, l)
 			wantState(t, next, lokt.Held)
 			release(t, next)

@@ -102,7 +102,7 @@ func above() map[string]int {
 		"internal/cli/jobserver": 411,
 		"internal/cli/bench":     354,
 		"internal/cli/agent":     2272,
-		".":                      4771, // with the pace of a server, the rules for claims that outlive who waits for them and for holds that are passed on, and small stacks
+		".":                      4773, // with the pace of a server, the rules for claims that outlive who waits for them and for holds that are passed on, and small stacks
 		"httpapi":                4927, // with renewals in batches, and their pace, claims whose hold is over, and answers that are not loktd's
 		"internal/audit":         896,
 		"internal/cli":           8058, // with lokt why --file

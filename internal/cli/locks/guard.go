@@ -497,17 +497,15 @@ func (g *guardRun) ending(l *lokt.Lease) {
 
 // lossText says why a lease was lost, without saying again that it was, or why it will be if err is nil.
 func lossText(l *lokt.Lease, err error) string {
-	var gone *lokt.GoneError
-	h := l.Holder()
-	switch {
-	case !errors.As(err, &gone) && h.Yield == nil && h.MaxHold > 0 && !h.ExpiresAt.Before(h.HeldSince.Add(h.MaxHold)):
-		return "its maximum hold is over"
-	case err == nil && h.Yield != nil:
+	switch h := l.Holder(); {
+	case err != nil:
+		return strings.TrimPrefix(err.Error(), lokt.ErrLost.Error()+": ")
+	case h.Yield != nil:
 		return "it goes to " + h.Yield.To.String()
-	case err == nil:
-		return "it could not be renewed in time"
+	case h.MaxHold > 0 && !h.ExpiresAt.Before(h.HeldSince.Add(h.MaxHold)):
+		return "its maximum hold is over"
 	}
-	return strings.TrimPrefix(err.Error(), lokt.ErrLost.Error()+": ")
+	return "it could not be renewed in time"
 }
 
 // observe records what only this process knows, and tells what is asked.
