@@ -187,7 +187,7 @@ type slow struct {
 func (s slow) Get(ctx context.Context, name string) (lokt.Snapshot, error) {
 	if *s.answered {
 		<-ctx.Done()
-		return lokt.Snapshot{}, fmt.Errorf("%w: %w", lokt.ErrUnavailable, ctx.Err())
+		return lokt.Snapshot{}, fmt.Errorf("%w: %w", lokt.ErrUnavailable, context.Cause(ctx))
 	}
 	*s.answered = true
 	return s.Service.Get(ctx, name)
@@ -206,6 +206,11 @@ func TestAWaitThatEndsWhileItAsksSaysWhatIsNotFree(t *testing.T) {
 		err := until(a, &app.Backend{Service: slow{m, new(bool)}}, []string{"x"}, false, 15*time.Second)
 		if errors.Is(err, lokt.ErrUnavailable) || !strings.Contains(out.String(), "not free: x") {
 			t.Errorf("it said %q, %v", out.String(), err)
+		}
+		answered := true // before
+		err = until(a, &app.Backend{Service: slow{m, &answered}}, []string{"x"}, false, 15*time.Second)
+		if !errors.Is(err, lokt.ErrUnavailable) || !strings.Contains(err.Error(), "no answer within 15s") {
+			t.Errorf("without an answer it says %v", err)
 		}
 	})
 }
