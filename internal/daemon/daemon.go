@@ -130,7 +130,10 @@ func Tree(s Streams) *cobra.Command {
 		if wrong != nil {
 			return &usageError{wrong}
 		}
-		if err := c.complete(); cmd.Name() != "health" && cmd.Name() != "version" && cmd.Parent() != token { // these need no store
+		switch err := c.complete(); {
+		case cmd.Parent() == token && c.Tokens == "":
+			return usagef("say which file: --tokens FILE or LOKTD_TOKENS")
+		case cmd.Name() != "health" && cmd.Name() != "version" && cmd.Parent() != token: // these need no store
 			return err
 		}
 		return nil

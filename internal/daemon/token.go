@@ -32,19 +32,8 @@ func (o *tokenOptions) bind(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.certificate, "certificate", false, "NAME is that of a client certificate, and there is no token")
 }
 
-// tokenFile returns an error if no token file is named.
-func (c *Config) tokenFile() error {
-	if c.Tokens == "" {
-		return usagef("say which file: --tokens FILE or LOKTD_TOKENS")
-	}
-	return nil
-}
-
 // create adds an entry to the token file and prints the token, which nobody can read there later.
 func (o *tokenOptions) create(_ context.Context, s Streams, c *Config, args []string) error {
-	if err := c.tokenFile(); err != nil {
-		return err
-	}
 	name := args[0]
 	scopes, err := auth.ParseScopes(o.scopes)
 	if err != nil {
@@ -105,9 +94,6 @@ func lifetime(v string) (time.Duration, error) {
 // listTokens shows the tokens that are not revoked, those that have expired too: one of these may be the reason of a
 // refusal.
 func listTokens(_ context.Context, s Streams, c *Config, _ []string) error {
-	if err := c.tokenFile(); err != nil {
-		return err
-	}
 	all, err := auth.ReadFile(c.Tokens, time.Time{})
 	if err != nil {
 		return err
@@ -138,9 +124,6 @@ func day(t *time.Time, end bool) string {
 
 // revokeToken ends every entry of the name.
 func revokeToken(_ context.Context, s Streams, c *Config, args []string) error {
-	if err := c.tokenFile(); err != nil {
-		return err
-	}
 	name := args[0]
 	now := time.Now().UTC().Truncate(time.Second)
 	n, certificate, err := auth.Revoke(c.Tokens, name, now)
