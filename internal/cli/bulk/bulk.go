@@ -89,11 +89,6 @@ func (b *bulk) run(ctx context.Context, reason string) error {
 	if err != nil {
 		return err
 	}
-	if o.TokenSource != nil {
-		if o.Token, err = o.TokenSource(); err != nil {
-			return err
-		}
-	}
 	if o.Token != "" {
 		b.auth = "Bearer " + o.Token
 	}
