@@ -60,9 +60,6 @@ func without(err error, elements int) error {
 
 func (c *call) cancelJob(q *reasonWire) (answer okWire, err error) {
 	id := c.r.PathValue("job_id")
-	if !jobs.PossibleID(id) {
-		return answer, jobs.ErrJobNotFound
-	}
 	if c.caller != nil {
 		v, err := c.s.Jobs.Get(c.ctx, id)
 		if err != nil {
@@ -234,20 +231,12 @@ func (c *call) unfreezeType(q *typeWire) (okWire, error) {
 }
 
 func (c *call) getJob(*none) (viewWire, error) {
-	id := c.r.PathValue("job_id")
-	if !jobs.PossibleID(id) {
-		return viewWire{}, jobs.ErrJobNotFound
-	}
-	v, err := c.s.Jobs.Get(c.ctx, id)
+	v, err := c.s.Jobs.Get(c.ctx, c.r.PathValue("job_id"))
 	return viewWire(*shown(&v, c.seesLeases())), err
 }
 
 func (c *call) output(q *fromWire) (jobs.Output, error) {
-	id := c.r.PathValue("job_id")
-	if !jobs.PossibleID(id) {
-		return jobs.Output{}, jobs.ErrJobNotFound
-	}
-	return c.s.Jobs.Output(c.ctx, id, int64(q.From))
+	return c.s.Jobs.Output(c.ctx, c.r.PathValue("job_id"), int64(q.From))
 }
 
 // seesLeases reports whether the caller is shown lease IDs.

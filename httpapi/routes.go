@@ -102,6 +102,9 @@ func (e endpoint[Q, A]) on() route {
 		if err := c.decode(q, e.needed); err != nil {
 			return err
 		}
+		if id := c.r.PathValue("job_id"); id != "" && !jobs.PossibleID(id) {
+			return jobs.ErrJobNotFound
+		}
 		answer, err := e.serve(c, q)
 		if err != nil || c.status != 0 {
 			return err
