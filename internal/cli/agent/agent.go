@@ -19,17 +19,13 @@ import (
 // cmd is what the commands of this package share.
 type cmd struct{ *app.App }
 
-func on(build func(cmd) *cobra.Command) func(*app.App) *cobra.Command {
-	return func(a *app.App) *cobra.Command { return build(cmd{a}) }
-}
-
 // Commands returns the commands of this package.
 func Commands() []app.Command {
 	return []app.Command{
-		{Name: "init", Build: on(newInit), Place: app.Nowhere},
-		{Name: "hook", Build: on(newHook), Place: app.Nowhere},
-		{Name: "reserve", Build: on(newReserve)},
-		{Name: "whoami", Build: on(newWhoami), Place: app.Nowhere},
+		{Name: "init", Build: app.On(newInit), Place: app.Nowhere},
+		{Name: "hook", Build: app.On(newHook), Place: app.Nowhere},
+		{Name: "reserve", Build: app.On(newReserve)},
+		{Name: "whoami", Build: app.On(newWhoami), Place: app.Nowhere},
 	}
 }
 

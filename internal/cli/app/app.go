@@ -45,6 +45,11 @@ type Command struct {
 	Program string // that carries the command out, which is found as those of git are; empty for this one
 }
 
+// On returns what builds a command of a package whose commands are methods of a type C of its own, which has an App and nothing else.
+func On[C ~struct{ *App }](build func(C) *cobra.Command) func(*App) *cobra.Command {
+	return func(a *App) *cobra.Command { return build(C{a}) }
+}
+
 func (c Command) build(a *App) *cobra.Command {
 	if c.Program == "" {
 		return c.Build(a)

@@ -209,16 +209,12 @@ func (a cmd) runJobStats(ctx context.Context, s jobs.Service, days int) error {
 // cmd is what the commands of this package share.
 type cmd struct{ *app.App }
 
-func on(build func(cmd) *cobra.Command) func(*app.App) *cobra.Command {
-	return func(a *app.App) *cobra.Command { return build(cmd{a}) }
-}
-
 // Commands returns the commands of this package.
 func Commands() []app.Command {
 	return []app.Command{
-		{Name: "job", Build: on(newJob), Place: app.OnServer},
-		{Name: "worker", Build: on(newWorker), Place: app.OnServer},
-		{Name: cmdRunJob, Build: on(newRunJob), Place: app.Nowhere},
+		{Name: "job", Build: app.On(newJob), Place: app.OnServer},
+		{Name: "worker", Build: app.On(newWorker), Place: app.OnServer},
+		{Name: cmdRunJob, Build: app.On(newRunJob), Place: app.Nowhere},
 	}
 }
 

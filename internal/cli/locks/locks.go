@@ -16,21 +16,17 @@ import (
 // cmd is what the commands of this package share.
 type cmd struct{ *app.App }
 
-func on(build func(cmd) *cobra.Command) func(*app.App) *cobra.Command {
-	return func(a *app.App) *cobra.Command { return build(cmd{a}) }
-}
-
 // Commands returns the commands of this package.
 func Commands() []app.Command {
 	return []app.Command{
 		{Name: "guard", Build: func(a *app.App) *cobra.Command { return Guard(a, nil) }},
-		{Name: "lock", Build: on(newLock)},
-		{Name: "unlock", Build: on(newUnlock)},
-		{Name: "status", Build: on(newStatus)},
-		{Name: "exists", Build: on(newExists)},
-		{Name: "why", Build: on(newWhy)},
-		{Name: "freeze", Build: on(newFreeze)},
-		{Name: "unfreeze", Build: on(newUnfreeze)},
+		{Name: "lock", Build: app.On(newLock)},
+		{Name: "unlock", Build: app.On(newUnlock)},
+		{Name: "status", Build: app.On(newStatus)},
+		{Name: "exists", Build: app.On(newExists)},
+		{Name: "why", Build: app.On(newWhy)},
+		{Name: "freeze", Build: app.On(newFreeze)},
+		{Name: "unfreeze", Build: app.On(newUnfreeze)},
 	}
 }
 
