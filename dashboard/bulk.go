@@ -240,10 +240,8 @@ func (d *Dashboard) startRun(v *visit) (string, error) {
 // carryOut waits until the run can no longer be undone, and does it.
 func (d *Dashboard) carryOut(ctx context.Context, r *run, ids []string, reason string) {
 	defer r.stop()
-	timer := time.NewTimer(time.Until(r.Begins))
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(time.Until(r.Begins)):
 	case <-ctx.Done():
 	}
 	for _, id := range ids {

@@ -73,16 +73,14 @@ func (l *live) serve(w http.ResponseWriter, r *http.Request) {
 		if _, err := fmt.Fprint(w, text); err != nil || out.Flush() != nil {
 			return
 		}
-		timer := time.NewTimer(silence)
 		select {
 		case <-changed:
-		case <-timer.C:
+		case <-time.After(silence):
 		case <-r.Context().Done():
 			return
 		case <-l.d.Stop.Done():
 			return
 		}
-		timer.Stop()
 		if l.d.Enter != nil && time.Since(entered) >= enterEvery { // a stream would outlive its token otherwise
 			if caller, err := l.d.Enter(withCookie(r)); err != nil || caller.Name() != who || !caller.May(Read, "") {
 				return

@@ -302,10 +302,8 @@ func (w *Worker) collect(a jobs.Request, first time.Duration) {
 
 // rest waits, at most until there is more room or ctx ends.
 func (w *Worker) rest(ctx context.Context, d time.Duration, grew <-chan struct{}) {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 	case <-grew:
 	case <-ctx.Done():
 	}

@@ -198,12 +198,10 @@ func (sl *slot) watch(w lokt.Watch) (me *lokt.Watcher, known bool) {
 
 // sleep returns when it is woken, and after a while in any case, because watches can be lost.
 func (s *Store) sleep(ctx context.Context, wake <-chan struct{}) error {
-	anyway := time.NewTimer(s.anyway)
-	defer anyway.Stop()
 	select {
 	case <-wake:
 		return s.usable(context.WithoutCancel(ctx))
-	case <-anyway.C:
+	case <-time.After(s.anyway):
 		return nil
 	case <-s.ctx.Done():
 		return errClosed

@@ -55,14 +55,11 @@ func (sh *shard) enter(p *patience) error {
 // take waits for what the channel has.
 func (sh *shard) take(c <-chan struct{}, p *patience) error {
 	for {
-		t := time.NewTimer(p.limit)
 		select {
 		case <-c:
-			t.Stop()
 			return nil
-		case <-t.C:
+		case <-time.After(p.limit):
 		case <-p.ctx.Done():
-			t.Stop()
 		}
 		if err := p.over(sh.entered.Load()); err != nil {
 			return err

@@ -139,15 +139,14 @@ const linger = time.Millisecond
 
 // more returns requests that come soon and are to be in the transaction that is not stored yet.
 func (g *group) more() []*request {
-	had, timer := len(g.busy), time.NewTimer(linger)
-	defer timer.Stop()
+	had, over := len(g.busy), time.After(linger)
 	for {
 		if some, closed := g.take(); some || closed {
 			return g.busy[had:]
 		}
 		select {
 		case <-g.poke:
-		case <-timer.C:
+		case <-over:
 			return nil
 		}
 	}
