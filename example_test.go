@@ -110,8 +110,7 @@ func ExampleLocker_Acquire() {
 	fmt.Println("held:", lease.State())
 
 	_, err = other.Acquire(ctx, "database", lokt.Options{})
-	var blocked *lokt.BlockedError
-	if errors.As(err, &blocked) {
+	if blocked, ok := errors.AsType[*lokt.BlockedError](err); ok {
 		fmt.Println("in the way:", blocked.Holders[0].Owner)
 	}
 

@@ -256,8 +256,7 @@ func (k *Locker) acquire(ctx context.Context, c Claim, o Options) (l *Lease, err
 		if try > 0 { // a copy of the release that ended the last one may still be under way
 			c.LeaseID = NewLeaseID()
 		}
-		var gone *GoneError
-		if l, err = k.acquireOnce(ctx, asking, c, o); !errors.As(err, &gone) || asking.Err() != nil {
+		if l, err = k.acquireOnce(ctx, asking, c, o); !errors.As(err, new(*GoneError)) || asking.Err() != nil {
 			break
 		}
 	}

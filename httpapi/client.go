@@ -448,9 +448,7 @@ func neverSent(err error) bool {
 // notTrusted reports whether an attempt failed because what answered does not speak TLS, or has no certificate that
 // counts.
 func notTrusted(err error) bool {
-	var certificate *tls.CertificateVerificationError
-	var record tls.RecordHeaderError
-	return errors.As(err, &certificate) || errors.As(err, &record) || errors.Is(err, http.ErrSchemeMismatch)
+	return errors.As(err, new(*tls.CertificateVerificationError)) || errors.As(err, new(tls.RecordHeaderError)) || errors.Is(err, http.ErrSchemeMismatch)
 }
 
 // ask sends what is asked at the endpoint until it is answered, and returns the answer.

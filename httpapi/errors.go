@@ -235,8 +235,7 @@ func (c *call) problems(err error) (w invalidWire) {
 		where = "body"
 	}
 	all := []jobs.Problem{{Type: "value_error", Msg: err.Error()}}
-	var wrong *jobs.InvalidError
-	if errors.As(err, &wrong) {
+	if wrong, ok := errors.AsType[*jobs.InvalidError](err); ok {
 		all = wrong.Problems
 	}
 	for _, p := range all[:min(len(all), mostProblems)] {
@@ -296,8 +295,7 @@ func (e *wireError) Unwrap() error { return e.kind }
 
 // Answered reports whether an error is what a server answered with, rather than one of reaching it.
 func Answered(err error) bool {
-	var e *wireError
-	return errors.As(err, &e)
+	return errors.As(err, new(*wireError))
 }
 
 // scrub replaces a lease ID in a text for people.

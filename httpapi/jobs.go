@@ -49,8 +49,7 @@ func (c *call) submit(q *submitWire) (answer submittedWire, err error) {
 
 // without returns the error with so many elements less at the beginning of its locations.
 func without(err error, elements int) error {
-	var wrong *jobs.InvalidError
-	if errors.As(err, &wrong) {
+	if wrong, ok := errors.AsType[*jobs.InvalidError](err); ok {
 		for i, p := range wrong.Problems {
 			wrong.Problems[i].Loc = p.Loc[min(elements, len(p.Loc)):]
 		}

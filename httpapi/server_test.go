@@ -229,12 +229,10 @@ func TestLeaseIDsAreShownOnlyToWhoNamesThem(t *testing.T) {
 	note := func(_ any, err error) {
 		if err != nil {
 			fmt.Fprintln(&said, err)
-			var blocked *lokt.BlockedError
-			var gone *lokt.GoneError
-			if errors.As(err, &blocked) {
+			if blocked, ok := errors.AsType[*lokt.BlockedError](err); ok {
 				fmt.Fprintf(&said, "%+v\n", blocked)
 			}
-			if errors.As(err, &gone) {
+			if gone, ok := errors.AsType[*lokt.GoneError](err); ok {
 				fmt.Fprintf(&said, "%+v\n", gone.Holders)
 			}
 		}

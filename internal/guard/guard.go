@@ -93,12 +93,10 @@ func Find(program string) (string, error) {
 
 func notFound(program string, err error) error {
 	e := &NotFoundError{Program: program, Err: err, Code: ExitNotExecutable}
-	var inner *exec.Error
-	var path *fs.PathError
-	if errors.As(err, &inner) {
+	if inner, ok := errors.AsType[*exec.Error](err); ok {
 		e.Err = inner.Err
 	}
-	if errors.As(err, &path) {
+	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		e.Err = path.Err
 	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, exec.ErrNotFound) || errors.Is(err, syscall.ENOTDIR) {
@@ -311,8 +309,7 @@ func (l lease) Done() <-chan struct{} { return l.l.Context().Done() }
 // Remaining returns how long the lease lasts. One that somebody ended, so that somebody else may be in already, leaves the
 // command its grace all the same.
 func (l lease) Remaining() time.Duration {
-	var gone *lokt.GoneError
-	if errors.As(l.l.Err(), &gone) {
+	if _, ok := errors.AsType[*lokt.GoneError](l.l.Err()); ok {
 		return math.MaxInt64
 	}
 	return l.l.Remaining()

@@ -468,8 +468,7 @@ func Quote(word string) string {
 
 // fail takes note of a policy that cannot be read, or of too much work. A string that is no shell is none of lokt's business.
 func (s *search) fail(err error) {
-	var bad *policy.Error
-	if (errors.As(err, &bad) || errors.Is(err, errTooMuch)) && s.err == nil {
+	if (errors.As(err, new(*policy.Error)) || errors.Is(err, errTooMuch)) && s.err == nil {
 		s.err = err
 	}
 }

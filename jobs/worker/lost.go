@@ -76,8 +76,7 @@ func (r *Run) LostLocks() []string {
 // forLocks returns the failure of a run as it is kept: that of one whose context ended because of a lost lock says so.
 func forLocks(cause, failure error) error {
 	var lost *LockLostError
-	var own json.Marshaler
-	if !errors.As(cause, &lost) || errors.As(failure, &own) {
+	if !errors.As(cause, &lost) || errors.As(failure, new(json.Marshaler)) {
 		return failure
 	}
 	e := &LockLostError{Names: lost.Names}

@@ -78,8 +78,7 @@ func transient(err error) bool {
 
 // code is the gRPC status code of a client's error; OK if it is none of etcd or gRPC.
 func code(err error) codes.Code {
-	var e rpctypes.EtcdError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[rpctypes.EtcdError](err); ok {
 		return e.Code()
 	}
 	if st, ok := status.FromError(err); ok {

@@ -68,8 +68,7 @@ func (s *Store) Discard(ctx context.Context, name string, by lokt.Owner) ([]Dama
 
 // dirOf returns which of the lock's files a load failed on.
 func (s *Store) dirOf(err error) string {
-	var e *fs.PathError // of Store.damaged
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*fs.PathError](err); ok { // of Store.damaged
 		return filepath.Base(filepath.Dir(e.Path))
 	}
 	return dirLocks

@@ -62,9 +62,8 @@ func (d *serverDB) meet(ctx context.Context, c *pgx.Conn) error {
 // position is where the server's log ends, and in which timeline; that is empty if the server has no such thing, or does not say.
 func position(ctx context.Context, c *pgx.Conn) (timeline string, end int64, err error) {
 	err = c.QueryRow(ctx, "SELECT left(pg_walfile_name(l), 8), (l - '0/0')::bigint FROM pg_current_wal_lsn() l").Scan(&timeline, &end)
-	var e *pgconn.PgError
 	passing := []string{"08", "40", "53", "55", "57"} // classes of errors that may be over soon; 55 is that of a standby
-	if errors.As(err, &e) && !slices.Contains(passing, e.Code[:2]) {
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok && !slices.Contains(passing, e.Code[:2]) {
 		return "", 0, nil
 	}
 	return timeline, end, err

@@ -169,8 +169,7 @@ func unavailable(err error) error {
 
 // code returns SQLite's own code of an error, or 0.
 func code(err error) int {
-	var e *sqlite.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*sqlite.Error](err); ok {
 		return e.Code()
 	}
 	return 0
@@ -196,8 +195,7 @@ func full(err error) bool { return code(err)&0xff == sqlite3.SQLITE_FULL }
 
 // single reports whether an error is about what one request wanted to store, rather than about the database.
 func single(err error) bool {
-	var p *pgconn.PgError
-	if errors.As(err, &p) { // data exception, integrity constraint violation
+	if p, ok := errors.AsType[*pgconn.PgError](err); ok { // data exception, integrity constraint violation
 		return strings.HasPrefix(p.Code, "22") || strings.HasPrefix(p.Code, "23")
 	}
 	switch code(err) & 0xff {

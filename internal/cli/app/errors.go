@@ -73,12 +73,11 @@ func Worded(err error, format string, args ...any) error {
 
 // Classify returns the stable code and the exit code of an error, and what can be done about it if that is known.
 func Classify(err error) (code string, exit int, advice string) {
-	var usage *UsageError
 	var notRun *guard.NotFoundError
 	switch {
 	case errors.As(err, &notRun):
 		return "command", notRun.Code, ""
-	case !errors.As(err, &usage):
+	case !errors.As(err, new(*UsageError)):
 	case errors.Is(err, lokt.ErrInvalid):
 		return "invalid", ExitUsage, ""
 	default:
@@ -119,21 +118,16 @@ const whoseFiles = "lokt doctor says whose the files are, and what to do"
 
 // unreachable says what can be done about a server that does not do what it is asked; nothing if it does not answer.
 func unreachable(err error) string {
-	var unknown x509.UnknownAuthorityError
-	var host x509.HostnameError
-	var invalid x509.CertificateInvalidError
-	var notTLS tls.RecordHeaderError
-	var file *fs.PathError
 	switch {
-	case errors.As(err, &file) && errors.Is(err, fs.ErrPermission): // and not a network that lets nobody through
+	case errors.As(err, new(*fs.PathError)) && errors.Is(err, fs.ErrPermission): // and not a network that lets nobody through
 		return whoseFiles
 	case httpapi.Answered(err):
 		return "the server is there, but its store is not: see its log, or try again later"
-	case errors.As(err, &unknown):
+	case errors.As(err, new(x509.UnknownAuthorityError)):
 		return "name the certificate of the authority that signed the server's with LOKT_CA_FILE"
-	case errors.As(err, &host), errors.As(err, &invalid):
+	case errors.As(err, new(x509.HostnameError)), errors.As(err, new(x509.CertificateInvalidError)):
 		return "name the server as its certificate does, or renew the certificate"
-	case errors.As(err, &notTLS), errors.Is(err, http.ErrSchemeMismatch):
+	case errors.As(err, new(tls.RecordHeaderError)), errors.Is(err, http.ErrSchemeMismatch):
 		return "it speaks no TLS: name it by http:// instead of https://"
 	}
 	return ""

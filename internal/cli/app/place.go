@@ -343,9 +343,8 @@ func (a *App) CheckPlace(p Place) error {
 
 // Reached adds to an error of a server that cannot be reached, or will not have the caller, what to do.
 func (a *App) Reached(err error) error {
-	var known *HintError
 	urls := a.ServerURLs()
-	if len(urls) == 0 || !errors.Is(err, lokt.ErrUnavailable) || errors.As(err, &known) {
+	if len(urls) == 0 || !errors.Is(err, lokt.ErrUnavailable) || errors.As(err, new(*HintError)) {
 		return err
 	}
 	return Hint(err, "is loktd running there, and is the address right, http or https (%s)? See: %s", ShownURLs(urls), a.CommandLine("doctor", ""))

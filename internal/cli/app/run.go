@@ -220,8 +220,7 @@ func (a *App) ReplaceBy(path string, args []string) error {
 	c := exec.CommandContext(context.Background(), path, args...)
 	c.Stdin, c.Stdout, c.Stderr, c.Env = a.In, a.Out, a.Err, a.Environ()
 	err = c.Run()
-	var ended *exec.ExitError
-	if errors.As(err, &ended) {
+	if ended, ok := errors.AsType[*exec.ExitError](err); ok {
 		return Exit(ended.ExitCode())
 	}
 	return err

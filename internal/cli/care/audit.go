@@ -150,8 +150,7 @@ type auditView struct {
 
 // fail takes note of an error, and returns it if nothing more can be shown.
 func (v *auditView) fail(err error) error {
-	var garbage *audit.GarbageError
-	isGarbage := errors.As(err, &garbage)
+	isGarbage := errors.As(err, new(*audit.GarbageError))
 	switch {
 	case isGarbage && !v.tail:
 		v.junk++

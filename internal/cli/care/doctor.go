@@ -332,8 +332,7 @@ func (d *doctor) checkAudit(ctx context.Context) {
 	}
 	junk := 0
 	for _, err := range log.Read(ctx, audit.Query{Limit: 1}) {
-		var garbage *audit.GarbageError
-		if errors.As(err, &garbage) {
+		if _, ok := errors.AsType[*audit.GarbageError](err); ok {
 			junk++
 		} else if err != nil {
 			d.fail("audit", "", "%v", err)

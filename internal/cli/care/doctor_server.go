@@ -53,9 +53,8 @@ func (d *doctor) checkServers() error {
 	}
 	d.servers = []serverInfo{}
 	_, err := d.Client()
-	var usage *app.UsageError
 	switch {
-	case errors.As(err, &usage):
+	case errors.As(err, new(*app.UsageError)):
 		return err
 	case err != nil:
 		d.fail("server", "correct what it names", "%v", err)

@@ -168,9 +168,8 @@ func (m *metrics) count(entries iter.Seq2[audit.Entry, error]) error {
 		m.Audit[t] = 0
 	}
 	for e, err := range entries {
-		var garbage *audit.GarbageError
 		switch {
-		case errors.As(err, &garbage):
+		case errors.As(err, new(*audit.GarbageError)):
 			m.AuditUnread++
 		case err != nil:
 			return fmt.Errorf("audit log: %w", err)

@@ -193,8 +193,7 @@ func (r *workerRun) work(signals *guard.Signals) error {
 		second, enough := signals.Context(ended)
 		defer enough()
 		<-second.Done()
-		var e *guard.SignalError
-		if errors.As(context.Cause(second), &e) {
+		if e, ok := errors.AsType[*guard.SignalError](context.Cause(second)); ok {
 			stopped <- e
 			close(r.stopping)
 			r.w.Stop()
@@ -313,8 +312,7 @@ func (r *workerRun) do(ctx context.Context, run *worker.Run) (any, error) {
 			r.tell(worker.Notice{Type: worker.NoticeStop, Run: run, Err: cause})
 		}
 	}
-	var lost *worker.LockLostError
-	if errors.As(cause, &lost) {
+	if lost, ok := errors.AsType[*worker.LockLostError](cause); ok {
 		if err == nil && c.stopped { // it may have left something undone
 			err = &commandError{}
 		}

@@ -116,8 +116,7 @@ func first(a *app.App, k *lokt.Locker, o lokt.Options, signals *guard.Signals) e
 	})
 	_, err := k.Acquire(ctx, lockName, o)
 	long.Stop()
-	var signal *guard.SignalError
-	if errors.As(err, &signal) {
+	if signal, ok := errors.AsType[*guard.SignalError](err); ok {
 		return app.Exit(signal.Code())
 	}
 	return err

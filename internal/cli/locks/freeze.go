@@ -89,16 +89,14 @@ func (a cmd) runUnfreeze(ctx context.Context, b *app.Backend, name string, force
 		return notFrozen
 	}
 	f, err := b.Unfreeze(ctx, lokt.Target{Name: name, LeaseID: s.Lock.Freeze.ID, Owner: a.Asker(), Force: force})
-	var gone *lokt.GoneError
 	var other *lokt.NotOwnerError
-	var blocked *lokt.BlockedError
 	switch {
-	case errors.As(err, &gone):
+	case errors.As(err, new(*lokt.GoneError)):
 		return notFrozen
 	case errors.As(err, &other) && other.Freeze != nil:
 		text := app.Worded(err, "%q is frozen by %s", name, freezeText(other.Freeze, s.Now))
 		return app.Hint(text, "%s%s", app.SameAgent, a.OrForce())
-	case errors.As(err, &blocked):
+	case errors.As(err, new(*lokt.BlockedError)):
 		return a.denied(b, err, app.ExitBlocked, nil)
 	case err != nil:
 		return err

@@ -136,8 +136,7 @@ func (u *unlocking) one(ctx context.Context) error {
 		}
 	}
 	ended, err := u.b.Release(ctx, t)
-	var gone *lokt.GoneError
-	if u.breakStale && errors.As(err, &gone) {
+	if gone, ok := errors.AsType[*lokt.GoneError](err); ok && u.breakStale {
 		if h, in := (lokt.Lock{Holders: gone.Holders}).Holder(u.id); in { // it is there, but not stale
 			err = &lokt.BlockedError{Name: u.name, Holders: []lokt.Holder{h}, Now: s.Now}
 		}
@@ -188,7 +187,6 @@ func (u *unlocking) own(s lokt.Snapshot) (leaseID string, err error) {
 
 // failed explains why there was nothing to end.
 func (u *unlocking) failed(s lokt.Snapshot, err error) error {
-	var gone *lokt.GoneError
 	var other *lokt.NotOwnerError
 	var blocked *lokt.BlockedError
 	free := app.Worded(lokt.ErrNotFound, "nobody holds %q", u.name)
@@ -202,7 +200,7 @@ func (u *unlocking) failed(s lokt.Snapshot, err error) error {
 		}
 		u.Tell("%s; to end it all the same: %s", text, u.ByForce("unlock", u.name))
 		return app.Exit(app.ExitBlocked)
-	case errors.As(err, &gone):
+	case errors.As(err, new(*lokt.GoneError)):
 		switch {
 		case u.id != "":
 			return app.Hint(app.Worded(lokt.ErrNotFound, "no hold of %q has the lock_id %s", u.name, u.id), "see: %s", u.CommandLine("status", u.name))
