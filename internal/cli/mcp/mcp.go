@@ -58,20 +58,13 @@ func newMCP(a *app.App) *cobra.Command {
 				_ = lines.CloseWithError(err) // never fails
 				over()
 			}()
-			context.AfterFunc(ctx, func() { _ = lines.Close() }) // a signal is the end of the requests, which ends those that wait
-			done := make(chan error, 1)
+			done := make(chan error, 2)
+			context.AfterFunc(ctx, func() {
+				_ = lines.Close() // a signal is the end of the requests, which ends those that wait
+				time.AfterFunc(leave, func() { done <- nil })
+			})
 			go func() { done <- server(a).Run(context.Background(), &mcp.IOTransport{Reader: in, Writer: out}) }()
-			select {
-			case err := <-done:
-				return err
-			case <-ctx.Done():
-			}
-			select {
-			case err := <-done:
-				return err
-			case <-time.After(leave):
-				return nil
-			}
+			return <-done
 		},
 	})
 }

@@ -42,9 +42,6 @@ func (r *runner) heard(ctx context.Context, text string, err error, of reservati
 	return r.lokt(ctx, of.dir, append([]string{"reserve", "--release", "--"}, of.patterns...)...)
 }
 
-// newTicket asks for a ticket, whoever calls.
-const newTicket = wait.TicketVar + "=new"
-
 var ticketLine = regexp.MustCompile(`lokt wait --ticket ([a-z2-7]+)`)
 
 // lokt runs a command of lokt, and returns what it says.
@@ -57,7 +54,7 @@ func (r *runner) lokt(ctx context.Context, dir string, args ...string) (string, 
 	}
 	c := exec.CommandContext(ctx, cmp.Or(app.LookUp("lokt"), "lokt"), args...)
 	var out, said bytes.Buffer
-	c.Dir, c.Env, c.Stdout, c.Stderr = dir, append(r.app.Environ(), newTicket), &out, &said
+	c.Dir, c.Env, c.Stdout, c.Stderr = dir, append(r.app.Environ(), wait.TicketVar+"=new"), &out, &said // a ticket, whoever calls
 	if runtime.GOOS != "windows" {
 		c.Cancel = func() error { return c.Process.Signal(os.Interrupt) } // which gives back what it was about to take
 	}
