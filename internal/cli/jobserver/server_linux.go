@@ -46,9 +46,8 @@ type server struct {
 // newServer returns a server that runs until it is closed, and what clients are told of where the tokens are. Clients give back
 // to another pipe than they take from, so that a build cannot take again what it gave back before another that waits.
 func newServer(b *app.Backend, k *lokt.Locker, o lokt.Options, most int) (s *server, auth string, err error) {
-	s = &server{b: b, k: k, o: o, most: most, back: make(chan int), granted: make(chan *lokt.Lease)}
 	ctx, stop := context.WithCancel(context.Background())
-	s.stop = stop
+	s = &server{b: b, k: k, o: o, most: most, back: make(chan int), granted: make(chan *lokt.Lease), stop: stop}
 	var take, back [2]int // the build inherits what is not closed
 	if err = errors.Join(unix.Pipe2(take[:], 0), unix.Pipe2(back[:], 0)); err == nil {
 		// Opened once more, it does not wait here and does in the build.
@@ -151,9 +150,7 @@ func (s *server) serve(ctx context.Context) {
 		if still && len(s.tokens) > n {
 			found = max(0, len(s.tokens)-n-heldByClients(s.file))
 		}
-		if lost := min(found, over); lost > 0 {
-			found -= s.release(ctx, lost)
-		}
+		found -= s.release(ctx, min(found, over)) // which are lost
 		swept, still, over = time.Now(), true, found
 	}
 }
