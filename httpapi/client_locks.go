@@ -164,8 +164,8 @@ func (c *Client) Release(ctx context.Context, t lokt.Target) ([]lokt.Holder, err
 	}
 	x.lease = t.LeaseID
 	was, lasting := c.lasting(t.LeaseID)
-	if operation := c.claimed(t.LeaseID); operation != "" && x.header != nil {
-		x.header[headerCancels] = operation
+	if was.operation != "" && x.header != nil { // a copy of the claim that is still under way is not to be granted when the lease is over
+		x.header[headerCancels] = was.operation
 	}
 	answer, err := routeRelease.send(ctx, c, x, (*releasedWire).check)
 	gone := (*lokt.GoneError)(nil)
@@ -179,7 +179,7 @@ func (c *Client) Release(ctx context.Context, t lokt.Target) ([]lokt.Holder, err
 	case errors.As(err, &gone) && x.doubtful && x.header != nil:
 		if _, still := c.lasting(t.LeaseID); lasting && still && !t.Stale { // only the lost attempt can have ended it
 			c.forget(t.LeaseID)
-			return []lokt.Holder{was}, nil
+			return []lokt.Holder{was.holder}, nil
 		}
 		return nil, c.unreachable(c.current.Load(), errOutcomeUnknown)
 	case errors.As(err, &gone):

@@ -68,14 +68,6 @@ func (c *Client) granted(h lokt.Holder, asked time.Time, operation string) {
 	c.tidy()
 }
 
-// claimed returns the operation of the claim that got the lease: a copy of it that is still under way is not to be
-// granted when the lease is over.
-func (c *Client) claimed(leaseID string) string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.own[lokt.PublicID(leaseID)].operation
-}
-
 // forget forgets a lease that is over.
 func (c *Client) forget(leaseID string) {
 	c.mu.Lock()
@@ -83,12 +75,12 @@ func (c *Client) forget(leaseID string) {
 	delete(c.own, lokt.PublicID(leaseID))
 }
 
-// lasting returns the hold that the lease is known to have if nobody has ended it.
-func (c *Client) lasting(leaseID string) (lokt.Holder, bool) {
+// lasting returns what is known of the lease, and whether it is known to have its hold if nobody has ended that.
+func (c *Client) lasting(leaseID string) (ownLease, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l, ok := c.own[lokt.PublicID(leaseID)]
-	return l.holder, ok && l.holder.Token != 0 && (l.ends.IsZero() || time.Now().Before(l.ends))
+	return l, ok && l.holder.Token != 0 && (l.ends.IsZero() || time.Now().Before(l.ends))
 }
 
 // tidy forgets leases that ended long ago without a word, once a minute at most. The client is locked.

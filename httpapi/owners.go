@@ -81,14 +81,11 @@ func (v view) lock(l lokt.Lock) lokt.Lock {
 	return l
 }
 
-func (v view) holders(all []lokt.Holder) []lokt.Holder {
-	return v.lock(lokt.Lock{Holders: all}).Holders
-}
 func (v view) freeze(f *lokt.Freeze) *lokt.Freeze { return v.lock(lokt.Lock{Freeze: f}).Freeze }
 
 // own returns the holder as who named the lease ID sees it.
 func (v view) own(h *lokt.Holder, leaseID string) *lokt.Holder {
-	seen := &v.holders([]lokt.Holder{*h})[0]
+	seen := &v.lock(lokt.Lock{Holders: []lokt.Holder{*h}}).Holders[0]
 	if h.LeaseID == leaseID {
 		seen.LeaseID = leaseID
 	}
