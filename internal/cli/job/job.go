@@ -33,8 +33,8 @@ func newJob(a cmd) *cobra.Command {
 	})
 	cmd.AddCommand(newJobSubmit(a), newJobList(a), newJobShow(a), newJobLogs(a), newJobCancel(a), newJobRetry(a), newJobRevoke(a),
 		newJobWorkers(a), newJobStats(a),
-		a.setType("job freeze", "are not handed out any more", jobs.Service.Freeze),
-		a.setType("job unfreeze", "are handed out again", jobs.Service.Unfreeze))
+		a.setType("freeze", "are not handed out any more", jobs.Service.Freeze),
+		a.setType("unfreeze", "are handed out again", jobs.Service.Unfreeze))
 	return cmd
 }
 
@@ -55,20 +55,20 @@ func (a cmd) jobsService() (jobs.Service, error) {
 	return c.Jobs(), nil
 }
 
-// serve returns what runs a command about the server's jobs.
-func (a cmd) serve(run func(ctx context.Context, s jobs.Service, args []string) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, args []string) error {
+// command builds a command of lokt job, about the server's jobs.
+func (a cmd) command(name string, args cobra.PositionalArgs, run func(ctx context.Context, s jobs.Service, args []string) error) *cobra.Command {
+	return app.Describe("job "+name, &cobra.Command{Args: args, RunE: func(cmd *cobra.Command, args []string) error {
 		s, err := a.jobsService()
 		if err != nil {
 			return err
 		}
 		return a.jobsError(run(cmd.Context(), s, args))
-	}
+	}})
 }
 
-// each runs a command about each of some jobs, also when it fails for some.
-func (a cmd) each(do func(ctx context.Context, s jobs.Service, id string) error) func(*cobra.Command, []string) error {
-	return a.serve(func(ctx context.Context, s jobs.Service, ids []string) (failed error) {
+// each builds a command about each of some jobs, which goes on when it fails for one.
+func (a cmd) each(name string, do func(ctx context.Context, s jobs.Service, id string) error) *cobra.Command {
+	return a.command(name, someJobs, func(ctx context.Context, s jobs.Service, ids []string) (failed error) {
 		for _, id := range ids {
 			if err := do(ctx, s, id); err != nil {
 				failed = errors.Join(failed, about(id, err))
@@ -127,15 +127,12 @@ func problemsText(problems []jobs.Problem) string {
 
 func newJobCancel(a cmd) *cobra.Command {
 	var reason string
-	cmd := app.Describe("job cancel", &cobra.Command{
-		Args: someJobs,
-		RunE: a.each(func(ctx context.Context, s jobs.Service, id string) error {
-			state, err := s.Cancel(ctx, id, reason)
-			if err != nil {
-				return err
-			}
-			return a.Answer(map[string]any{"job_id": id, "ok": true, "state": state}, "%s %s", id, cancelText(state))
-		}),
+	cmd := a.each("cancel", func(ctx context.Context, s jobs.Service, id string) error {
+		state, err := s.Cancel(ctx, id, reason)
+		if err != nil {
+			return err
+		}
+		return a.Answer(map[string]any{"job_id": id, "ok": true, "state": state}, "%s %s", id, cancelText(state))
 	})
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for those who look at the job")
 	return bulk.Also(a.App, cmd, &reason)
@@ -173,10 +170,7 @@ func cancelText(s jobs.State) string {
 
 func newJobStats(a cmd) *cobra.Command {
 	var days int
-	cmd := app.Describe("job stats", &cobra.Command{
-		Args: app.NoArgs,
-		RunE: a.serve(func(ctx context.Context, s jobs.Service, _ []string) error { return a.runJobStats(ctx, s, days) }),
-	})
+	cmd := a.command("stats", app.NoArgs, func(ctx context.Context, s jobs.Service, _ []string) error { return a.runJobStats(ctx, s, days) })
 	cmd.Flags().IntVar(&days, "days", jobs.DefaultDays, "of how many days")
 	return cmd
 }
@@ -221,11 +215,8 @@ func Commands() []app.Command {
 func newJobList(a cmd) *cobra.Command {
 	var f rows.Filter
 	limit, all := 0, false
-	cmd := app.Describe("job list", &cobra.Command{
-		Args: app.NoArgs,
-		RunE: a.serve(func(ctx context.Context, s jobs.Service, _ []string) error {
-			return a.runJobList(ctx, s, &f, limit, all)
-		}),
+	cmd := a.command("list", app.NoArgs, func(ctx context.Context, s jobs.Service, _ []string) error {
+		return a.runJobList(ctx, s, &f, limit, all)
 	})
 	fs := cmd.Flags()
 	fs.StringVar(&f.State, "state", "", "only jobs in this state: scheduled, queued, leased, running, completed, failed, expired or cancelled")
@@ -303,20 +294,17 @@ func (a cmd) runJobList(ctx context.Context, s jobs.Service, f *rows.Filter, lim
 }
 
 func newJobShow(a cmd) *cobra.Command {
-	return app.Describe("job show", &cobra.Command{
-		Args: oneJob,
-		RunE: a.serve(func(ctx context.Context, s jobs.Service, args []string) error {
-			v, err := s.Get(ctx, args[0])
-			if err != nil {
-				return about(args[0], err)
-			}
-			doc, err := httpapi.JobDocument(&v)
-			if a.JSON || err != nil {
-				return a.printDocument(doc, err)
-			}
-			text, err := app.DetailsOf(doc)
-			return errors.Join(err, a.Write(text))
-		}),
+	return a.command("show", oneJob, func(ctx context.Context, s jobs.Service, args []string) error {
+		v, err := s.Get(ctx, args[0])
+		if err != nil {
+			return about(args[0], err)
+		}
+		doc, err := httpapi.JobDocument(&v)
+		if a.JSON || err != nil {
+			return a.printDocument(doc, err)
+		}
+		text, err := app.DetailsOf(doc)
+		return errors.Join(err, a.Write(text))
 	})
 }
 

@@ -36,10 +36,7 @@ type jobSubmitOptions struct {
 
 func newJobSubmit(a cmd) *cobra.Command {
 	o := jobSubmitOptions{Spec: jobs.NewSpec()}
-	cmd := app.Describe("job submit", &cobra.Command{
-		Args: app.NoArgs,
-		RunE: a.serve(func(ctx context.Context, s jobs.Service, _ []string) error { return a.runJobSubmit(ctx, s, o) }),
-	})
+	cmd := a.command("submit", app.NoArgs, func(ctx context.Context, s jobs.Service, _ []string) error { return a.runJobSubmit(ctx, s, o) })
 	fs := cmd.Flags()
 	fs.StringVar(&o.Type, "type", o.Type, "what kind of job it is: workers take the types that they are told to")
 	fs.StringVar((*string)(&o.Priority), "priority", string(o.Priority), "high, normal, low or background")

@@ -11,34 +11,31 @@ import (
 
 func newJobLogs(a cmd) *cobra.Command {
 	follow := false
-	cmd := app.Describe("job logs", &cobra.Command{
-		Args: oneJob,
-		RunE: a.serve(func(ctx context.Context, s jobs.Service, args []string) error {
-			ctx, done := app.WhileRead(ctx, a.Out)
-			defer done()
-			from, attempt := int64(0), 1
-			look := func() (ended bool, err error) {
-				o, err := s.Output(ctx, args[0], from)
-				if err == nil && a.JSON && !follow {
-					return true, a.Print(&o)
-				} else if follow && o.State == jobs.Scheduled {
-					return true, app.Usagef("a schedule prints nothing: see its jobs with: %s", a.jobLine("list"))
-				}
-				for i := 0; err == nil && i < len(o.Pieces); i++ {
-					p := &o.Pieces[i]
-					err = a.piece(p, p.Offset-from, p.Attempt != attempt)
-					from, attempt = p.End(), p.Attempt
-				}
-				return !follow || o.State.Ended(), err
+	cmd := a.command("logs", oneJob, func(ctx context.Context, s jobs.Service, args []string) error {
+		ctx, done := app.WhileRead(ctx, a.Out)
+		defer done()
+		from, attempt := int64(0), 1
+		look := func() (ended bool, err error) {
+			o, err := s.Output(ctx, args[0], from)
+			if err == nil && a.JSON && !follow {
+				return true, a.Print(&o)
+			} else if follow && o.State == jobs.Scheduled {
+				return true, app.Usagef("a schedule prints nothing: see its jobs with: %s", a.jobLine("list"))
 			}
-			if follow {
-				return a.await(ctx, args[0], look)
+			for i := 0; err == nil && i < len(o.Pieces); i++ {
+				p := &o.Pieces[i]
+				err = a.piece(p, p.Offset-from, p.Attempt != attempt)
+				from, attempt = p.End(), p.Attempt
 			}
-			if _, err := look(); err != nil {
-				return about(args[0], err)
-			}
-			return nil
-		}),
+			return !follow || o.State.Ended(), err
+		}
+		if follow {
+			return a.await(ctx, args[0], look)
+		}
+		if _, err := look(); err != nil {
+			return about(args[0], err)
+		}
+		return nil
 	})
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what is printed, until the job has ended")
 	return cmd
