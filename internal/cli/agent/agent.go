@@ -78,7 +78,7 @@ func loktPath() string {
 }
 
 func newWhoami(a cmd) *cobra.Command {
-	return app.Describe("whoami", &cobra.Command{Args: app.NoArgs, RunE: func(*cobra.Command, []string) error {
+	return app.Plain("whoami", func(*cobra.Command) error {
 		w := a.Who()
 		return a.Answer(struct {
 			Owner      string `json:"owner"`
@@ -91,5 +91,5 @@ func newWhoami(a cmd) *cobra.Command {
 			PIDStart   int64  `json:"pid_start,omitzero"` // as in records
 			Message    string `json:"message"`
 		}{w.ID, w.Session, w.AnySession, w.Host, w.Method, w.Name, w.PID, w.Start, w.String()}, "%s", w)
-	}})
+	})
 }

@@ -25,19 +25,16 @@ import (
 
 func newInit(a cmd) *cobra.Command {
 	s := &setup{cmd: a, names: []string{}}
-	cmd := app.Describe("init", &cobra.Command{
-		Args: app.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			for _, name := range s.agents {
-				if !slices.Contains(harnessNames(), name) {
-					return app.Usagef("--agent %q is none of %s", name, strings.Join(harnessNames(), ", "))
-				}
+	cmd := app.Plain("init", func(*cobra.Command) error {
+		for _, name := range s.agents {
+			if !slices.Contains(harnessNames(), name) {
+				return app.Usagef("--agent %q is none of %s", name, strings.Join(harnessNames(), ", "))
 			}
-			if s.check && s.remove {
-				return app.Usagef("--check looks and --remove changes: give one of them")
-			}
-			return s.run()
-		},
+		}
+		if s.check && s.remove {
+			return app.Usagef("--check looks and --remove changes: give one of them")
+		}
+		return s.run()
 	})
 	cmd.Flags().BoolVar(&s.check, "check", false, "change nothing, say what is missing, and end with 3 if something is")
 	cmd.Flags().BoolVar(&s.remove, "remove", false, "put every file back as it was before")

@@ -192,6 +192,11 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
+// Plain builds a command that takes flags alone.
+func Plain(command string, run func(*cobra.Command) error) *cobra.Command {
+	return Describe(command, &cobra.Command{Args: NoArgs, RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd) }})
+}
+
 // Named builds a command about the lock that its only argument names, in the place where the locks are. Flags are for
 // PreRunE to check, before that is opened.
 func (a *App) Named(command string, run func(cmd *cobra.Command, b *Backend, name string) error) *cobra.Command {

@@ -15,7 +15,7 @@ import (
 )
 
 func newVersion(a *App) *cobra.Command {
-	return Describe("version", &cobra.Command{Args: NoArgs, RunE: func(*cobra.Command, []string) error { return a.runVersion() }})
+	return Plain("version", func(*cobra.Command) error { return a.runVersion() })
 }
 
 func (a *App) runVersion() error {

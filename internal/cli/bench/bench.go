@@ -57,14 +57,14 @@ type bench struct {
 
 func newBench(a *app.App) *cobra.Command {
 	s := &bench{App: a, program: app.LookUp("lokt")}
-	cmd := app.Describe("bench", &cobra.Command{Args: app.NoArgs, RunE: func(*cobra.Command, []string) error {
+	cmd := app.Plain("bench", func(*cobra.Command) error {
 		if s.time <= 0 {
 			return app.Usagef("--time %v is no time to measure in", s.time)
 		} else if err := app.ValidNames(s.name); err != nil {
 			return err
 		}
 		return s.run()
-	}})
+	})
 	cmd.Flags().DurationVar(&s.time, "time", 10*time.Second, "how long to measure, in all; each is done three times at least")
 	cmd.Flags().StringVar(&s.name, "name", "lokt-bench", "`PREFIX` of the names of the locks that are taken")
 	return cmd

@@ -34,18 +34,15 @@ const tailEntries = 10
 
 func newAudit(a cmd) *cobra.Command {
 	var o auditOptions
-	cmd := app.Describe("audit", &cobra.Command{
-		Args: app.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := app.NotEmpty(cmd, "since", "name", "event", "bundle", "check"); err != nil {
-				return err
-			} else if err := o.check(a, cmd.Flags().Changed("limit")); err != nil {
-				return err
-			} else if o.judge != "" {
-				return proof.Check(a.App, o.judge)
-			}
-			return a.runAudit(o)
-		},
+	cmd := app.Plain("audit", func(cmd *cobra.Command) error {
+		if err := app.NotEmpty(cmd, "since", "name", "event", "bundle", "check"); err != nil {
+			return err
+		} else if err := o.check(a, cmd.Flags().Changed("limit")); err != nil {
+			return err
+		} else if o.judge != "" {
+			return proof.Check(a.App, o.judge)
+		}
+		return a.runAudit(o)
 	})
 	fs := cmd.Flags()
 	fs.StringVar(&o.since, "since", "", "only what happened since: a duration before now (15m, 2h, 7d), a date, or a time as in RFC 3339")

@@ -31,15 +31,12 @@ type doctorOptions struct{ fix, prove bool }
 
 func newDoctor(a cmd) *cobra.Command {
 	var o doctorOptions
-	cmd := app.Describe("doctor", &cobra.Command{
-		Args: app.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			d := &doctor{cmd: a, doctorOptions: o}
-			if len(a.ServerURLs()) > 0 {
-				return d.checkServers()
-			}
-			return d.checkFiles(context.Background())
-		},
+	cmd := app.Plain("doctor", func(*cobra.Command) error {
+		d := &doctor{cmd: a, doctorOptions: o}
+		if len(a.ServerURLs()) > 0 {
+			return d.checkServers()
+		}
+		return d.checkFiles(context.Background())
 	})
 	cmd.Flags().BoolVar(&o.fix, "fix", false, "repair permissions and remove what crashed processes left")
 	cmd.Flags().BoolVar(&o.prove, "prove", false, "let processes race for a lock for two seconds, and see whether they exclude each other")

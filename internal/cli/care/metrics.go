@@ -33,16 +33,13 @@ type metricsOptions struct {
 
 func newMetrics(a cmd) *cobra.Command {
 	var o metricsOptions
-	cmd := app.Describe("metrics", &cobra.Command{
-		Args: app.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.maxNames < 0 {
-				return app.Usagef("--max-names %d is negative", o.maxNames)
-			} else if err := app.NotEmpty(cmd, "output"); err != nil {
-				return err
-			}
-			return a.runMetrics(o)
-		},
+	cmd := app.Plain("metrics", func(cmd *cobra.Command) error {
+		if o.maxNames < 0 {
+			return app.Usagef("--max-names %d is negative", o.maxNames)
+		} else if err := app.NotEmpty(cmd, "output"); err != nil {
+			return err
+		}
+		return a.runMetrics(o)
 	})
 	cmd.Flags().StringVar(&o.output, "output", "", "replace this file instead of printing")
 	cmd.Flags().IntVar(&o.maxNames, "max-names", defaultMaxNames, "show at most this many locks by name, the first by name, and the rest as one")

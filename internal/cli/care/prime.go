@@ -35,18 +35,15 @@ func newPrime(a cmd) *cobra.Command {
 	for _, f := range primeFormats() {
 		names = append(names, f.name)
 	}
-	cmd := app.Describe("prime", &cobra.Command{
-		Args: app.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			i := slices.Index(names, o.format)
-			switch {
-			case i < 0:
-				return app.Usagef("--format %q is none of %s", o.format, strings.Join(names, ", "))
-			case o.write && primeFormats()[i].file == "":
-				return app.Usagef("--write needs the --format of a file of instructions")
-			}
-			return a.runPrime(primeFormats()[i], o.write)
-		},
+	cmd := app.Plain("prime", func(*cobra.Command) error {
+		i := slices.Index(names, o.format)
+		switch {
+		case i < 0:
+			return app.Usagef("--format %q is none of %s", o.format, strings.Join(names, ", "))
+		case o.write && primeFormats()[i].file == "":
+			return app.Usagef("--write needs the --format of a file of instructions")
+		}
+		return a.runPrime(primeFormats()[i], o.write)
 	})
 	cmd.Flags().StringVar(&o.format, "format", names[0], "what to write it for: "+strings.Join(names, ", "))
 	cmd.Flags().BoolVar(&o.write, "write", false, "write it into the file that the format is for, at the top of the repository")

@@ -128,10 +128,7 @@ const (
 )
 
 func newDemo(a cmd) *cobra.Command {
-	return app.Describe("demo", &cobra.Command{
-		Args: app.NoArgs,
-		RunE: func(*cobra.Command, []string) error { return a.runDemo() },
-	})
+	return app.Plain("demo", func(*cobra.Command) error { return a.runDemo() })
 }
 
 func (a cmd) runDemo() (err error) {

@@ -37,35 +37,32 @@ func Main(args []string) int { return app.MainOf(Commands()[0], args[1:]) }
 func Tree() *cobra.Command { return app.New(Commands(), app.System()).Tree(nil) }
 
 func newMCP(a *app.App) *cobra.Command {
-	return app.Describe("mcp", &cobra.Command{
-		Args: app.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			ends := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} // unless nohup or so keeps them off
-			ctx, stop := signal.NotifyContext(context.Background(), slices.DeleteFunc(ends, signal.Ignored)...)
-			defer stop()
-			if root := a.RootFlag; root != "" && root != app.MethodUser && root != app.MethodSystem { // the same for tools in other directories
-				dir, err := a.Dir()
-				if err != nil {
-					return err
-				}
-				a.RootFlag = app.Against(dir, root)
+	return app.Plain("mcp", func(*cobra.Command) error {
+		ends := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} // unless nohup or so keeps them off
+		ctx, stop := signal.NotifyContext(context.Background(), slices.DeleteFunc(ends, signal.Ignored)...)
+		defer stop()
+		if root := a.RootFlag; root != "" && root != app.MethodUser && root != app.MethodSystem { // the same for tools in other directories
+			dir, err := a.Dir()
+			if err != nil {
+				return err
 			}
-			out := &output{Writer: a.Out}
-			ctx, over := context.WithCancel(ctx)
-			in, lines := io.Pipe()
-			go func() {
-				_, err := io.Copy(lines, &requests{in: bufio.NewReader(a.In), out: out})
-				_ = lines.CloseWithError(err) // never fails
-				over()
-			}()
-			done := make(chan error, 2)
-			context.AfterFunc(ctx, func() {
-				_ = lines.Close() // a signal is the end of the requests, which ends those that wait
-				time.AfterFunc(leave, func() { done <- nil })
-			})
-			go func() { done <- server(a).Run(context.Background(), &mcp.IOTransport{Reader: in, Writer: out}) }()
-			return <-done
-		},
+			a.RootFlag = app.Against(dir, root)
+		}
+		out := &output{Writer: a.Out}
+		ctx, over := context.WithCancel(ctx)
+		in, lines := io.Pipe()
+		go func() {
+			_, err := io.Copy(lines, &requests{in: bufio.NewReader(a.In), out: out})
+			_ = lines.CloseWithError(err) // never fails
+			over()
+		}()
+		done := make(chan error, 2)
+		context.AfterFunc(ctx, func() {
+			_ = lines.Close() // a signal is the end of the requests, which ends those that wait
+			time.AfterFunc(leave, func() { done <- nil })
+		})
+		go func() { done <- server(a).Run(context.Background(), &mcp.IOTransport{Reader: in, Writer: out}) }()
+		return <-done
 	})
 }
 

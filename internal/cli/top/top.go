@@ -41,10 +41,7 @@ type options struct {
 
 func newTop(a *app.App) *cobra.Command {
 	var o options
-	cmd := app.Describe("top", &cobra.Command{
-		Args: app.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), a, o) },
-	})
+	cmd := app.Plain("top", func(cmd *cobra.Command) error { return run(cmd.Context(), a, o) })
 	fs := cmd.Flags()
 	fs.BoolVar(&o.plain, "plain", false, "write a line for each change instead of drawing a screen")
 	fs.StringVar(&o.view, "view", locksView, "what is shown first: locks, jobs or workers")
