@@ -161,10 +161,7 @@ const (
 func findRoot(dir, flag, env string) RootDir {
 	for _, given := range []struct{ path, method string }{{flag, MethodFlag}, {env, MethodEnv}} {
 		if given.path != "" {
-			if !filepath.IsAbs(given.path) {
-				given.path = filepath.Join(dir, given.path)
-			}
-			return RootDir{Path: filepath.Clean(given.path), Method: given.method}
+			return RootDir{Path: Against(dir, given.path), Method: given.method}
 		}
 	}
 	r := RootDir{Path: filepath.Join(dir, ".lokt"), Method: MethodLocal}

@@ -93,14 +93,11 @@ func (a cmd) runMetrics(o metricsOptions) error {
 	if o.output == "" {
 		return a.Write(string(text))
 	}
-	path := o.output
-	if !filepath.IsAbs(path) {
-		dir, err := a.Dir()
-		if err != nil {
-			return fmt.Errorf("working directory: %w", err)
-		}
-		path = filepath.Join(dir, path)
+	dir, err := a.Dir()
+	if err != nil && !filepath.IsAbs(o.output) {
+		return fmt.Errorf("working directory: %w", err)
 	}
+	path := app.Against(dir, o.output)
 	if info, err := os.Lstat(path); err == nil && info.IsDir() {
 		return app.Usagef("--output %q is a directory: name a file", o.output)
 	}
