@@ -148,7 +148,7 @@ func (s *setup) gitHooks() (dir string, husky bool, err error) {
 		dir = filepath.Dir(dir)
 	}
 	for _, own := range []string{s.top, common} {
-		if !outside(relative(own, dir)) {
+		if filepath.IsLocal(relative(own, dir)) {
 			return dir, husky, nil
 		}
 	}
@@ -227,11 +227,6 @@ func relative(base, path string) string {
 		path = rel
 	}
 	return filepath.ToSlash(path)
-}
-
-// outside reports whether a path that is relative to a directory leads out of it.
-func outside(rel string) bool {
-	return rel == ".." || strings.HasPrefix(rel, "../") || filepath.IsAbs(rel)
 }
 
 func executable(path string) bool {

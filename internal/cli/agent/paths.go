@@ -72,7 +72,7 @@ func follow(path string, links int) string {
 // within returns a resolved path as patterns have it.
 func (c *checkout) within(path string) (string, error) {
 	rel := relative(c.top, path)
-	if outside(rel) {
+	if !filepath.IsLocal(rel) {
 		return "", fmt.Errorf("%s is not in the repository %s", path, c.top)
 	}
 	return c.folded(rel), nil
