@@ -23,12 +23,6 @@ func LockByte(f Descriptor, off int64) error {
 	return err
 }
 
-// UnlockByte ends the lock of LockByte for all processes that share the description.
-func UnlockByte(f Descriptor, off int64) error {
-	_, err := byteLock(f, off, unix.F_OFD_SETLK, unix.F_UNLCK)
-	return err
-}
-
 // ByteLocked reports whether a description other than f's has locked the byte. It takes no lock, not for an
 // instant, and works across PID namespaces. f may be open for reading only.
 func ByteLocked(f Descriptor, off int64) (bool, error) {

@@ -11,8 +11,5 @@ const KernelLiveness = false
 // LockByte returns errors.ErrUnsupported.
 func LockByte(f Descriptor, off int64) error { return errors.ErrUnsupported }
 
-// UnlockByte returns errors.ErrUnsupported.
-func UnlockByte(f Descriptor, off int64) error { return errors.ErrUnsupported }
-
 // ByteLocked returns errors.ErrUnsupported.
 func ByteLocked(f Descriptor, off int64) (bool, error) { return false, errors.ErrUnsupported }
