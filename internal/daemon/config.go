@@ -184,16 +184,8 @@ func (q *lineQueue) Write(text []byte) (int, error) {
 
 // flush waits for a second until all lines are written.
 func (q *lineQueue) flush() {
-	end, late := queuedLine{written: make(chan struct{})}, time.After(time.Second)
-	q.pending.Add(1)
-	select {
-	case q.lines <- end:
-	case <-late:
-		return
-	}
-	select {
-	case <-end.written:
-	case <-late:
+	for late := time.Now().Add(time.Second); q.pending.Load() > 0 && time.Now().Before(late); {
+		time.Sleep(time.Millisecond)
 	}
 }
 
