@@ -115,10 +115,8 @@ func serve(ctx context.Context, c *Config, log *slog.Logger, hangup <-chan os.Si
 			continue
 		case <-ctx.Done():
 			log.Info("stopping", "reason", context.Cause(ctx))
-		case <-d.stores.failed[0]:
-			log.Error(unreliable)
-		case <-d.stores.failed[1]:
-			log.Error(unreliable)
+		case <-d.stores.failed:
+			log.Error("the store cannot be relied on any more: stopping, so that it is opened anew by the next process")
 		}
 		d.shutdown(context.WithoutCancel(ctx), server)
 		return nil // closing the store says why it failed
@@ -175,8 +173,6 @@ func heap() (inUse, all uint64) {
 	metrics.Read(m)
 	return max(m[0].Value.Uint64(), 4<<20), m[1].Value.Uint64() + m[2].Value.Uint64()
 }
-
-const unreliable = "the store cannot be relied on any more: stopping, so that it is opened anew by the next process"
 
 // spareFiles is how many files are kept for other things than connections.
 const spareFiles = 100

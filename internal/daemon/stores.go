@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,7 +28,7 @@ type stores struct {
 	databases []*sqlstore.DB
 	places    []place.Teller
 	pings     []func(context.Context) error
-	failed    [2]<-chan struct{} // closed when a database cannot be relied on any more by this process
+	failed    <-chan struct{} // closed when the database of SQLite, of which there is one at most, cannot be relied on any more by this process
 	close     []func() error
 }
 
@@ -112,7 +113,7 @@ func (s *stores) openURL(ctx context.Context, url string, o sqlstore.Options, lo
 		if err != nil {
 			return nil, nil, err
 		}
-		s.failed[len(s.databases)] = db.Failed()
+		s.failed = cmp.Or(s.failed, db.Failed())
 		s.databases, s.places, s.close = append(s.databases, db), append(s.places, db), append(s.close, db.Close)
 		s.pings = append(s.pings, db.Ping)
 		return db.Locks(), db.Jobs(), tellContents(ctx, db, url, log)
