@@ -42,15 +42,6 @@ func Main(args []string) int {
 // program is the name of this program.
 const program = "lokt-agent"
 
-// self returns the path of this program, links resolved.
-func self() (string, error) {
-	path, err := os.Executable()
-	if err != nil {
-		return "", err
-	}
-	return filepath.EvalSymlinks(path)
-}
-
 // Tree returns the commands, for documentation.
 func Tree() *cobra.Command { return app.New(Commands(), app.System()).Tree(nil) }
 

@@ -238,7 +238,7 @@ func (k *hooking) begin(dir string) error {
 	if k.id != "" {
 		lines = "export LOKT_AGENT_ID=" + k.id + "\n"
 	}
-	if dir := k.shims(dir); exists(dir) {
+	if dir := filepath.Join(k.lockRoot(dir), "shims"); exists(dir) {
 		lines += "export PATH=" + shell.Quote(dir) + ":\"$PATH\"\n"
 	}
 	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
@@ -264,9 +264,8 @@ func (k *hooking) note() {
 	for _, e := range all {
 		var pid int
 		var start int64
-		if _, numbers, found := strings.Cut(e.Name(), "-"); found {
-			_, _ = fmt.Sscanf(numbers, "%d-%d-", &pid, &start) // which leaves what it cannot read
-		}
+		_, numbers, _ := strings.Cut(e.Name(), "-")
+		_, _ = fmt.Sscanf(numbers, "%d-%d-", &pid, &start) // which leaves what it cannot read
 		if process.Check(lokt.Process{PID: pid, Start: start}, true) == process.Dead {
 			_ = os.Remove(filepath.Join(dir, e.Name()))
 		}

@@ -255,7 +255,7 @@ func (s *setup) link() error {
 	if err != nil {
 		return err
 	}
-	own, err := self()
+	own, err := app.Self()
 	if err != nil {
 		return err
 	}
@@ -297,7 +297,7 @@ func (s *setup) tell() error {
 		code = app.ExitNotFound
 	}
 	if s.JSON {
-		return s.inJSON(status, code)
+		return s.end(status, code)
 	}
 	for _, name := range s.names {
 		s.Say("%s %s", verb, name)
@@ -314,11 +314,14 @@ func (s *setup) tell() error {
 	case exists(dir):
 		s.Say("start agents with the shims first on the path: export PATH=%s:\"$PATH\"", shell.Quote(dir))
 	}
-	return app.Exit(code)
+	return s.end(status, code)
 }
 
-// inJSON says it to programs.
-func (s *setup) inJSON(status string, code int) error {
+// end ends the program with the code, and says to programs what was done.
+func (s *setup) end(status string, code int) error {
+	if !s.JSON {
+		return app.Exit(code)
+	}
 	return errors.Join(s.Print(struct {
 		Status string   `json:"status"` // "done", "checked" or "removed"
 		Top    string   `json:"top"`
@@ -344,10 +347,7 @@ func (s *setup) undo() error {
 	}
 	if len(s.failed) > 0 {
 		s.Tell("run it again when these can be written: lokt init --remove")
-		if s.JSON {
-			return s.inJSON("removed", app.ExitError)
-		}
-		return app.Exit(app.ExitError)
+		return s.end("removed", app.ExitError)
 	}
 	if !s.others() {
 		if err := os.RemoveAll(filepath.Join(s.root, "shims")); err != nil {
@@ -357,13 +357,10 @@ func (s *setup) undo() error {
 	if err := os.Remove(s.recordPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if s.JSON {
-		return s.inJSON("removed", app.ExitOK)
-	}
-	if len(s.names) == 0 {
+	if len(s.names) == 0 && !s.JSON {
 		s.Say("there was nothing to put back")
 	}
-	return nil
+	return s.end("removed", app.ExitOK)
 }
 
 // putBack undoes a change, and reports whether there was something to undo.

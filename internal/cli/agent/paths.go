@@ -41,11 +41,9 @@ func (a cmd) checkout(dir string) (*checkout, error) {
 		return nil, err
 	}
 	c := &checkout{cmd: a.in(top), top: top, lock: p.Paths}
-	here, err := os.Stat(filepath.Join(top, ".git"))
-	if err == nil {
-		there, err := os.Stat(filepath.Join(top, ".GIT"))
-		c.fold = err == nil && os.SameFile(here, there)
-	}
+	here, _ := os.Stat(filepath.Join(top, ".git")) // what is not there is the same as no other
+	there, _ := os.Stat(filepath.Join(top, ".GIT"))
+	c.fold = os.SameFile(here, there)
 	c.b, err = c.Backend()
 	return c, err
 }

@@ -11,11 +11,8 @@ import (
 )
 
 // A shim is a link to this program under the name of another one, in a directory that comes first on the path. It runs
-// that other program, under the guard that the policy asks for.
-
-// shims returns the directory of the shims for those who work in dir. It is with the locks, which are not under version
+// that other program, under the guard that the policy asks for. The directory is with the locks, which are not under version
 // control and which worktrees share.
-func (a cmd) shims(dir string) string { return filepath.Join(a.lockRoot(dir), "shims") }
 
 func exists(path string) bool {
 	_, err := os.Stat(path)
@@ -52,7 +49,7 @@ func shim(a cmd, name string, args []string) int {
 
 // behind returns the program of that name on the path that is no shim of this one.
 func behind(name string) string {
-	own, err := self()
+	own, err := app.Self()
 	if err != nil {
 		return ""
 	}

@@ -187,13 +187,20 @@ func MainOf(command Command, args []string) int {
 	return Main([]Command{command}, args)
 }
 
+// Self returns the path of this program, links resolved.
+func Self() (string, error) {
+	path, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(path)
+}
+
 // LookUp returns the path of a program beside this one, else in PATH; empty if there is none.
 func LookUp(name string) string {
 	beside := ""
-	if self, err := os.Executable(); err == nil {
-		if self, err = filepath.EvalSymlinks(self); err == nil {
-			beside = filepath.Join(filepath.Dir(self), name)
-		}
+	if self, err := Self(); err == nil {
+		beside = filepath.Join(filepath.Dir(self), name)
 	}
 	for _, name := range []string{beside, name} {
 		if path, err := exec.LookPath(name); err == nil {
