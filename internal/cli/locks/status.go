@@ -49,8 +49,8 @@ func newStatus(a cmd) *cobra.Command {
 
 // statusOne shows everything about one lock.
 func (a cmd) statusOne(ctx context.Context, b *app.Backend, name string, prune bool) error {
-	v, err := a.look(ctx, b, name, prune)
-	switch {
+	locks, err := a.views(ctx, b, name, prune)
+	switch v := locks[0]; {
 	case errors.Is(err, lokt.ErrDamaged):
 		if a.JSON {
 			return errors.Join(a.Print(v), silentIf(err))
@@ -63,7 +63,7 @@ func (a cmd) statusOne(ctx context.Context, b *app.Backend, name string, prune b
 	case a.JSON:
 		return a.Print(v)
 	}
-	text, err := app.Details(v)
+	text, err := app.Details(locks[0])
 	return errors.Join(err, a.Write(text))
 }
 
@@ -83,31 +83,23 @@ func (a cmd) statusAll(ctx context.Context, b *app.Backend, prune bool) error {
 	return a.Table(table(locks))
 }
 
-// look returns the view of one lock. If its record cannot be read, the view says so, too.
-func (a cmd) look(ctx context.Context, b *app.Backend, name string, prune bool) (lockView, error) {
+// views returns the view of one lock, or of all that are not free if it is not named. If a record cannot be read, the view says
+// so; of the one that is named, the error does, too.
+func (a cmd) views(ctx context.Context, b *app.Backend, name string, prune bool) ([]lockView, error) {
+	if name == "" {
+		return a.lookAtAll(ctx, b, prune)
+	}
 	s, err := b.Get(ctx, name)
 	var pruned []removed
 	if err == nil && prune {
 		s, pruned, err = a.prune(ctx, b, s)
 	}
 	if err != nil {
-		return unreadable(name, err), err
+		return []lockView{unreadable(name, err)}, err
 	}
 	v := view(b, s)
 	v.Queue, v.Pruned = viewQueue(b, s), pruned
-	return v, nil
-}
-
-// views returns the view of one lock, or of all that are not free if it is not named.
-func (a cmd) views(ctx context.Context, b *app.Backend, name string) ([]lockView, error) {
-	if name == "" {
-		return a.lookAtAll(ctx, b, false)
-	}
-	v, err := a.look(ctx, b, name, false)
-	if errors.Is(err, lokt.ErrDamaged) {
-		err = nil
-	}
-	return []lockView{v}, err
+	return []lockView{v}, nil
 }
 
 // lookAtAll returns the views of all locks that are not free.
@@ -214,7 +206,7 @@ func (a cmd) watch(ctx context.Context, b *app.Backend, name string) error {
 	away := false
 	for first := true; ; first = false {
 		began := time.Now()
-		locks, err := a.views(ctx, b, name)
+		locks, err := a.views(ctx, b, name, false)
 		outage := err != nil && !first && b.Far != nil && errors.Is(err, lokt.ErrUnavailable)
 		switch now := watched(locks); {
 		case ctx.Err() != nil:
@@ -222,7 +214,7 @@ func (a cmd) watch(ctx context.Context, b *app.Backend, name string) error {
 		case outage && !away:
 			a.Tell("warning: %v; trying again", err)
 		case outage:
-		case err != nil:
+		case err != nil && !errors.Is(err, lokt.ErrDamaged): // which the view says
 			return err
 		case first || now != shown || terminal && time.Since(drawn) >= watchAges:
 			shown, drawn = now, began
