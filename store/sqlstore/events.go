@@ -17,7 +17,10 @@ func (d *document) openEvents(key string, locks []string, first uint64, since in
 	var all []lokt.Event
 	if err := d.open("events from number "+number(first), key, &all); err != nil {
 		for _, lock := range locks {
-			all = append(all, damagedEvent(lock, since, err))
+			all = append(all, lokt.Event{
+				Time: time.Unix(0, since).UTC(), Type: "damaged", Name: strings.ToValidUTF8(lock, "?"),
+				Extra: map[string]string{lokt.ExtraReason: err.Error()},
+			})
 		}
 	}
 	logged := make([]lokt.LoggedEvent, len(all))
@@ -25,14 +28,6 @@ func (d *document) openEvents(key string, locks []string, first uint64, since in
 		logged[i] = lokt.LoggedEvent{Seq: first + uint64(i), Event: all[i]}
 	}
 	return logged
-}
-
-// damagedEvent stands for events that cannot be read.
-func damagedEvent(lock string, at int64, err error) lokt.Event {
-	return lokt.Event{
-		Time: time.Unix(0, at).UTC(), Type: "damaged", Name: strings.ToValidUTF8(lock, "?"),
-		Extra: map[string]string{lokt.ExtraReason: err.Error()},
-	}
 }
 
 // eventRows are how the rows of events are found: what the checksum of one is over beside its text, the column that says

@@ -39,10 +39,6 @@ type entry struct {
 	watchers lokt.Watchers // anybody's, with the mutex
 }
 
-func newLocks(d *fileDB) *fileLocks {
-	return &fileLocks{db: d, all: map[string]*entry{}}
-}
-
 // load replaces what is in memory by what is stored. It is for the goroutine that commits.
 func (s *fileLocks) load() error {
 	all, missing := map[string]*entry{}, map[string]int{}

@@ -84,7 +84,7 @@ func openFile(ctx context.Context, path string, old bool, o Options) (_ *fileDB,
 		return nil, err
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
-	d.group, d.locks = newGroup(d.commit), newLocks(d)
+	d.group, d.locks = newGroup(d.commit), &fileLocks{db: d, all: map[string]*entry{}}
 	d.jobs = &fileJobs{db: d, keptJobs: keptJobs{
 		options: &d.options, reading: d.reading, trimming: d.trimming, document: fileJobDocument,
 	}}

@@ -112,7 +112,7 @@ func away(t *testing.T, path string, d time.Duration) {
 		}
 	}
 	db := &fileDB{options: Options{}}
-	db.locks = newLocks(db)
+	db.locks = &fileLocks{db: db}
 	outside(t, path, func(w *writer) (err error) {
 		db.write = w
 		if err := db.locks.load(); err != nil {
