@@ -140,10 +140,9 @@ func (a *App) Report(err error) int {
 		err = Hint(err, "%s", advice)
 	}
 	err = a.Reached(err)
-	if a.JSON || a.JSONErrors {
-		if a.Print(errorBody(code, err.Error())) == nil {
-			return exit
-		}
+	body := map[string]any{"error": map[string]string{"code": code, "message": err.Error()}}
+	if (a.JSON || a.JSONErrors) && a.Print(body) == nil {
+		return exit
 	}
 	text := err.Error()
 	if code == "usage" {
@@ -172,11 +171,6 @@ func (a *App) Finish(err error) int {
 		return e.Code
 	}
 	return a.Report(err)
-}
-
-// errorBody is how an error is told to programs.
-func errorBody(code, message string) any {
-	return map[string]any{"error": map[string]string{"code": code, "message": message}}
 }
 
 // CommandLine returns the line to type for a command about the named lock, or about none, in the directory of locks or on
