@@ -371,19 +371,17 @@ func (o Drain) do(e *Engine) {
 
 // Next returns the moment at which the engine has something to do without being asked; never if there is none.
 func (e *Engine) Next() time.Duration {
-	next := Never
+	next := min(e.soonest(), e.due)
 	consider := func(t time.Duration) { next = min(next, t) }
 	if e.more || len(e.failures) > 0 {
 		consider(e.Now.Mono)
 	}
-	consider(e.soonest())
 	if e.timed.Len() > 0 { // the wall clock may be set: look at it now and then
 		consider(plus(e.Now.Mono, min(e.timed.Top().ReadyAt.Sub(e.Now.Wall), wallCheck)))
 	}
 	if e.ends.Len() > 0 {
 		consider(e.ends.Top().until)
 	}
-	consider(e.due)
 	if r := &e.reserved; r.job != nil && len(e.waiting) > 0 {
 		consider(plus(r.since, e.cfg.ReserveLimit))
 		consider(r.lapses)
