@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -74,7 +73,7 @@ func until(a *app.App, b *app.Backend, names []string, one bool, timeout time.Du
 	defer stop()
 	if timeout > 0 {
 		var end context.CancelFunc
-		ctx, end = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %s", app.Short(timeout)))
+		ctx, end = context.WithTimeoutCause(ctx, timeout, errors.New("no answer within "+app.Short(timeout)))
 		defer end()
 	}
 	// taken and answered are of the last answer; silent is a server that has not answered since, though it had the time.
