@@ -1,7 +1,7 @@
 package engine
 
 // Rates of jobs that hold a lock. What is known of a lock's rate is one moment: until then the beginnings so far take, each
-// for as long as the rate has between two. It is kept as a memo, for clockJump longer: see paced.
+// for as long as the rate has between two. It is kept as a memo, for a slack longer: see paced.
 
 import (
 	"fmt"
@@ -53,19 +53,20 @@ func (e *Engine) pace(l *line) bool {
 	return l.until > e.Now.Mono
 }
 
-// paced returns for how long the beginnings so far take. Replicas tell each other, and all who look, by the store's clock when one was.
-// They read it before their own, now more and now less, so what is over by one may be ahead by the other, and both count. A larger
-// difference comes of a clock that was set, for which nobody waits.
+// paced returns for how long the beginnings so far take. Where replicas share a store, that is by the store's clock, which each of them
+// reads some time before its own, and which may run a little faster or slower: what is over by one clock may be ahead by the other, and
+// the later of both counts. A larger difference comes of a clock that was set, for which nobody waits.
 func (e *Engine) paced(name string) time.Duration {
 	m := e.recall(rateMemo(name))
 	if m == nil {
 		return 0
 	}
-	left := m.until - clockJump - e.Now.Mono
-	if by := m.Expires.Add(-clockJump).Sub(e.Now.Wall); e.cfg.Shared && by <= max(left, 0)+clockJump {
+	slack := clockJump + m.Left/clockSlew
+	left := max(m.until-slack-e.Now.Mono, 0)
+	if by := m.Expires.Add(-slack).Sub(e.Now.Wall); e.cfg.Shared && by <= left+slack {
 		left = max(left, by)
 	}
-	return max(left, 0)
+	return left
 }
 
 // spend counts a job among those that began, with the rates of its locks.
@@ -75,6 +76,7 @@ func (e *Engine) spend(en *entry) {
 			continue
 		}
 		left := e.paced(name) + limit.Every() + clockJump
+		left += left / (clockSlew - 1)
 		m := e.recall(rateMemo(name))
 		if m == nil {
 			m = e.putMemo(jobs.Memo{ID: rateMemo(name)}, 0)

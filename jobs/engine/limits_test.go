@@ -86,6 +86,28 @@ func TestAReplicaSaysThatAJobWaitsForCapacityWhoeverIsAskedForIt(t *testing.T) {
 	}
 }
 
+// Promise S-229. A clock of a replica that is a little fast, by one part in ten thousand, is seconds ahead at the end of hours.
+func TestARateOfHoursIsKeptByAReplicaWhoseClockIsFast(t *testing.T) {
+	w := newWorld(t, jobs.Config{Shared: true})
+	s := jobs.NewSpec()
+	s.Locks = []string{"api"}
+	s.Extra = &jobs.Extra{Limits: map[string]jobs.Limit{"api": {Slots: 9, Starts: 1, Per: 10 * time.Hour}}}
+	begins := func(id string) bool {
+		return w.do(Request{Request: jobs.Request{WorkerID: "w"}, LeaseID: id}).(jobs.Grant).Denied == nil
+	}
+	w.do(Submit{Jobs: []NewJob{{s, "a"}, {s, "b"}}})
+	w.want("the first begins", begins("a"), true)
+	began := w.now.Wall
+	for w.now.Wall.Before(began.Add(10*time.Hour - time.Millisecond)) {
+		step := min(time.Minute, began.Add(10*time.Hour-time.Millisecond).Sub(w.now.Wall))
+		w.pass(step + step/10_000)
+		w.now.Wall = w.now.Wall.Add(-step / 10_000)
+		w.want("the second begins too soon", begins("b"), false)
+	}
+	w.pass(time.Millisecond)
+	w.want("the second begins", begins("b"), true)
+}
+
 // Promise S-293. The clock that replicas share is set before the other one takes its turn, or one is started.
 func TestTheMaximumRuntimeLastsThoughTheClockOfReplicasIsSet(t *testing.T) {
 	for _, step := range []time.Duration{time.Hour, -time.Hour} {
