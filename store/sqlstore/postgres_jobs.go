@@ -22,6 +22,7 @@ type serverJobs struct {
 
 	busy chan struct{} // has an element while a turn is run
 	seen pgTurn        // the last one that the manager knows of
+	trip time.Duration // the shortest that a turn's first answer took
 }
 
 // pgTurn names a turn. The number alone does not: an older state of the database may have been put in its place.
@@ -107,8 +108,8 @@ func (s *serverJobs) Update(ctx context.Context, turn func(jobs.Facts) jobs.Chan
 	return err
 }
 
-// run runs a turn and stores it: two exchanges with the server, and one more for each lock, and if others have stored
-// something. If it was run before, and the connection was lost then, the last turn tells whether it is stored.
+// run runs a turn and stores it: two exchanges with the server, and one more for each lock, if others have stored something, and if it was
+// held up. If it was run before, and the connection was lost then, the last turn tells whether it is stored.
 func (s *serverJobs) run(ctx context.Context, c *pgx.Conn, turn func(jobs.Facts) jobs.Changes, step *pgStep) error {
 	var now pgLast
 	t := s.db.locks.with(c)
@@ -120,16 +121,20 @@ func (s *serverJobs) run(ctx context.Context, c *pgx.Conn, turn func(jobs.Facts)
 	if err := exchange(ctx, c, &b, pgExchange); err != nil {
 		return err
 	}
-	if t.state.away() {
+	took := time.Since(sent)
+	s.trip = min(cmp.Or(s.trip, took), took)
+	away := t.state.away()
+	if !away && step.locks == nil {
+		err := s.decide(ctx, &now, t, sent, turn, step)
+		if away = errors.Is(err, errAway); err != nil && !away {
+			return err
+		}
+	}
+	if away {
 		if err := t.startTimes(ctx); err != nil {
 			return err
 		}
 		return s.run(ctx, c, turn, step)
-	}
-	if step.locks == nil {
-		if err := s.decide(ctx, &now, t, sent, turn, step); err != nil {
-			return err
-		}
 	}
 	locks := step.locks
 	locks.conn, b = c, pgx.Batch{}
@@ -164,9 +169,12 @@ func (s *serverJobs) run(ctx context.Context, c *pgx.Conn, turn func(jobs.Facts)
 	return nil
 }
 
-// lateTurn is how long after the database was asked for the time a turn may go by it. Later the process, or the database, may have stood
-// still in between: what happens now would be dated back, and the clock seem to be set.
+// lateTurn is how long after the database was asked for the time, beside the round trip, a turn may go by it. Later the process, or the
+// database, may have stood still in between: what happens now would be dated back, and the clock seem to be set.
 const lateTurn = 50 * time.Millisecond
+
+// errAway says that nobody has used the database for so long that everybody who lives by time gets a full time first.
+var errAway = errors.New("the database was not used")
 
 // decide runs a turn.
 func (s *serverJobs) decide(ctx context.Context, now *pgLast, t *pgLocks, sent time.Time, turn func(jobs.Facts) jobs.Changes, step *pgStep) (err error) {
@@ -177,11 +185,14 @@ func (s *serverJobs) decide(ctx context.Context, now *pgLast, t *pgLocks, sent t
 		}
 		step.failed = err
 	}
-	if time.Since(sent) > lateTurn {
+	if time.Since(sent) > s.trip+lateTurn {
 		var b pgx.Batch
 		now.ask(&b, &t.state)
 		if err := exchange(ctx, t.conn, &b, pgExchange); err != nil {
 			return err
+		}
+		if t.state.away() {
+			return errAway
 		}
 	}
 	taken := lokt.NewStep(func(name string) (lokt.Snapshot, error) {

@@ -52,45 +52,65 @@ func rewind(t *testing.T, url string) {
 	runSQL(t, url, "DELETE FROM turns WHERE turn > 1", "DELETE FROM job_events WHERE first > 1", "DELETE FROM jobs WHERE seq > 1")
 }
 
-// What happens in a turn is dated by it.
+// Promise S-62. What happens in a turn is dated by it, and comes after the full time that everybody gets whom the database forgot meanwhile.
 func TestATurnThatWasHeldUpGoesByTheTimeAtWhichItIsRun(t *testing.T) {
 	t.Parallel()
-	url := schemaURL(t)
-	s, other := serverJobsOf(openPG(t, url, Options{})), serverJobsOf(openPG(t, url, Options{}))
-	store(t, s, submitted(1, "a"))
-	c := session(t, url)
-	tx, err := c.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), "LOCK TABLE memos"); err != nil { // which is read to follow the others, after the clock
-		t.Fatal(err)
-	}
-	told, ended := make(chan jobs.Facts, 1), make(chan error, 1)
-	go func() {
-		ended <- other.Update(t.Context(), func(f jobs.Facts) jobs.Changes {
-			told <- f
-			return jobs.Changes{}
-		})
-	}()
-	for waiting := false; !waiting; time.Sleep(time.Millisecond) {
-		if err := tx.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'memos'::regclass AND NOT granted)").Scan(&waiting); err != nil {
+	for _, unused := range []time.Duration{0, time.Minute} {
+		url := schemaURL(t)
+		db, other := openPG(t, url, Options{}), serverJobsOf(openPG(t, url, Options{}))
+		store(t, serverJobsOf(db), submitted(1, "a"))
+		held, err := lokt.NewManager(db.Locks()).Acquire(t.Context(), claim("x", "a", time.Hour))
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	var now time.Time
-	if err := tx.QueryRow(t.Context(), "SELECT clock_timestamp()").Scan(&now); err != nil {
-		t.Fatal(err)
-	}
-	time.Sleep(2 * lateTurn)
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
-	if f := <-told; f.Now.Before(now) {
-		t.Errorf("it was held up until after %v, and goes by %v", now, f.Now)
+		tx, err := session(t, url).Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(t.Context(), "LOCK TABLE memos"); err != nil { // which is read to follow the others, after the clock
+			t.Fatal(err)
+		}
+		type said struct {
+			now time.Time
+			err error
+		}
+		told, ended := make(chan said, 1), make(chan error, 1)
+		go func() {
+			ended <- other.Update(t.Context(), func(f jobs.Facts) jobs.Changes {
+				_, err := f.Locks.Acquire(claim("x", "b", time.Hour))
+				told <- said{f.Now, err}
+				return jobs.Changes{}
+			})
+		}()
+		for waiting := false; !waiting; time.Sleep(time.Millisecond) {
+			if err := tx.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'memos'::regclass AND NOT granted)").Scan(&waiting); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case err := <-ended:
+				t.Fatal("it was not held up: ", err)
+			default:
+			}
+		}
+		var now time.Time
+		if err := tx.QueryRow(t.Context(), "UPDATE state SET clock = clock - $1 RETURNING clock_timestamp()", unused.Nanoseconds()).Scan(&now); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * lateTurn)
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		in := <-told
+		if in.now.Before(now) {
+			t.Errorf("it was held up until after %v, and goes by %v", now, in.now)
+		}
+		blocked, ok := errors.AsType[*lokt.BlockedError](in.err)
+		if !ok || blocked.Holders[0].LeaseID != held.LeaseID || unused > awayAfter && !blocked.Holders[0].ExpiresAt.After(held.ExpiresAt) {
+			t.Errorf("after %v the hold is %+v, %v", unused, blocked, in.err)
+		}
 	}
 }
 
