@@ -216,7 +216,9 @@ func (d *serverDB) lend(ctx context.Context, pool *pgxpool.Pool, atMost time.Dur
 		longer, end := context.WithCancel(context.WithoutCancel(timed))
 		defer end()
 		defer context.AfterFunc(timed, func() { time.AfterFunc(pgLonger, end) })()
-		err = use(longer, c.Conn())
+		if err = use(longer, c.Conn()); err != nil && longer.Err() != nil { // whoever asked has cancelled nothing
+			err = context.DeadlineExceeded
+		}
 		switch closed := c.Conn().IsClosed(); {
 		case closed && longer.Err() == nil: // nobody here closed it: the others are likely to be gone, too
 			d.readers.Reset()

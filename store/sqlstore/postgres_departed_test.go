@@ -146,11 +146,14 @@ func TestWhatTakesLongIsCalledBackWhenNobodyWaitsForIt(t *testing.T) {
 	if took := time.Since(begun); !errors.Is(err, context.DeadlineExceeded) || took > pgTimeout*3/4 {
 		t.Errorf("who left was told %v after %v", err, took)
 	}
+	if _, err := db.Jobs().ListEnded(t.Context(), jobs.Filter{}, 0, 1<<63, 10); !errors.Is(err, lokt.ErrUnavailable) || errors.Is(err, context.Canceled) {
+		t.Errorf("who has not left was told %v", err)
+	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	fill(t, db)()
-	if lost := opened(db) - before; lost != 1 {
+	if lost := opened(db) - before; lost != 2 {
 		t.Errorf("it has cost %d connections", lost)
 	}
 }
