@@ -4,6 +4,8 @@ package joint
 
 import (
 	"context"
+	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 )
@@ -20,11 +22,11 @@ type read[T any] struct {
 	is   T
 	err  error
 
-	panicked any // with what the read did
+	panicked any // what the read panicked with, and where
 }
 
 // Do returns what a read that begins after its call says. If there is one under way, it waits for the next, together with all others.
-// A read takes so long at most. Nobody waits for longer than that and a fifth: not for two that hang. What a read panics with, all that share it do.
+// from ends after atMost. Nobody waits for longer than that and a fifth: not for two that hang. If a read panics, all that share it do.
 func (r *Reads[T]) Do(ctx context.Context, key string, atMost time.Duration, from func() (T, error)) (T, error) {
 	r.mu.Lock()
 	mine, busy := r.next[key]
@@ -68,7 +70,11 @@ func (r *Reads[T]) serve(key string) {
 		}
 		func() {
 			defer close(mine.done)
-			defer func() { mine.panicked = recover() }()
+			defer func() {
+				if p := recover(); p != nil {
+					mine.panicked = fmt.Sprintf("%v, in a read that is shared:\n%s", p, debug.Stack())
+				}
+			}()
 			mine.is, mine.err = mine.from()
 		}()
 	}

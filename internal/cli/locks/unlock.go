@@ -194,7 +194,10 @@ func (u *unlocking) failed(s lokt.Snapshot, err error) error {
 	case errors.As(err, &blocked) && u.JSON:
 		return u.denied(u.b, err, app.ExitBlocked, nil)
 	case errors.As(err, &blocked):
-		text, by := fmt.Sprintf("%q %s", u.name, map[bool]string{true: "is not stale", false: "has passed to another meanwhile"}[u.breakStale]), ": it is held by "
+		text, by := fmt.Sprintf("%q has passed to another meanwhile", u.name), ": it is held by "
+		if u.breakStale {
+			text = fmt.Sprintf("%q is not stale", u.name)
+		}
 		for _, h := range blocked.Holders {
 			text, by = text+by+holderText(u.b, h, blocked.Now), ", and by "
 		}
