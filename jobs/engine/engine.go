@@ -181,8 +181,8 @@ type Outcome struct {
 	Changes jobs.Changes
 	Replies []Reply
 	Orders  []LockOrder
-	Blocked []string // locks that could not be had
-	Taken   int      // how many of the requests were taken in: the first, and one at least
+	Blocked []LockOrder // each with the one lock that it could not have
+	Taken   int         // how many of the requests were taken in: the first, and one at least
 }
 
 // Turn applies requests in order, hands out what can be handed out, and answers. What is read is what is there when all

@@ -89,6 +89,8 @@ func (done Locked) do(e *Engine) {
 		e.order(o, FreeLocks)
 	} else {
 		e.leave(en.Locks, o.LeaseID)
+		o.Names = []string{done.Blocked}
+		e.refused = append(e.refused, o)
 		e.block(done.Blocked, plus(e.Now.Mono, LockWatch))
 	}
 	switch {

@@ -252,7 +252,6 @@ func (n *name) without(leaseID string) []hold {
 // block closes the lines that need a lock which somebody else holds, until it is tried again.
 func (e *Engine) block(key string, until time.Duration) {
 	n := e.name(key)
-	e.refused = append(e.refused, key)
 	e.blocked.Remove(n)
 	n.until = until
 	e.blocked.Push(n)

@@ -329,3 +329,33 @@ func TestLocksThatCannotBeHadNorGivenBackKeepNobodyWaitingForLong(t *testing.T) 
 		}
 	})
 }
+
+// Promise S-141. The lock changes after it was refused, and before the manager looks what it waits for.
+func TestASlotThatIsFreedWhileALockIsRefusedIsTakenAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newApart(t, 1, 0)
+		held, err := a.locks.Acquire(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "outside"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.wires[0].set(once("get", false, func() (time.Duration, bool) {
+			if _, err := a.locks.Release(t.Context(), lokt.Target{Name: "x", LeaseID: held.LeaseID}); err != nil {
+				t.Error(err)
+			}
+			if _, err := a.locks.Acquire(t.Context(), lokt.Claim{Name: "x", Owner: lokt.Owner{ID: "other"}, Limit: 2}); err != nil {
+				t.Error(err)
+			}
+			return 0, false
+		}))
+		submit(t, a.managers[0], func(s *jobs.Spec) {
+			onX(s)
+			s.Extra = &jobs.Extra{Limits: map[string]jobs.Limit{"x": {Slots: 2}}}
+		})
+		begun := time.Now()
+		g := grant(t, a.managers[0], jobs.Request{WorkerID: "w", Wait: jobs.MaxWait})
+		if took := time.Since(begun); took > time.Second {
+			t.Errorf("one of two slots was free, and the job was granted after %v", took)
+		}
+		complete(t, a.managers[0], g)
+	})
+}

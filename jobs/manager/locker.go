@@ -356,16 +356,17 @@ func (k *locker) gone(ctx context.Context, leaseID, name string, token uint64) b
 	return !held || token != 0 && h.Token != token || h.Yield != nil && !h.Yield.Deadline.IsZero()
 }
 
-// watch tells the engine when a lock that somebody outside holds may be had: it has changed, or the time of a hold or
-// freeze is over. The engine tries it again after LockWatch in any case; if it is refused then, it is watched anew.
-func (k *locker) watch(name string) {
+// watch tells the engine when a lock that was refused may be had: it has changed, as it may have before this looks, or the time of a hold
+// or freeze is over. The engine tries it again after LockWatch in any case; if it is refused then, it is watched anew.
+func (k *locker) watch(o engine.LockOrder) {
+	name := o.Names[0]
 	k.m.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(k.m.ctx, engine.LockWatch)
 		defer cancel()
 		least := time.NewTimer(minWatch)
 		defer least.Stop()
 		s, err := k.service.Get(ctx, name)
-		if err == nil && (len(s.Live()) > 0 || s.Frozen() != nil || len(s.Lock.Queue) > 0) {
+		if err == nil && s.WouldGrant(k.claim(o, name)) != nil {
 			next := engine.LockWatch
 			if at := s.NextChange(); !at.IsZero() {
 				next = at.Sub(s.Now) + time.Millisecond // a hold ends after its time, not at it

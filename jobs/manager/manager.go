@@ -286,8 +286,8 @@ func (m *Manager) stored(out *engine.Outcome, took time.Duration) {
 	for _, o := range out.Orders {
 		m.locks.follow(o)
 	}
-	for _, name := range out.Blocked {
-		m.locks.watch(name)
+	for _, o := range out.Blocked {
+		m.locks.watch(o)
 	}
 	if m.locks != nil {
 		m.locks.stand(m.engine.Claimant())
