@@ -181,7 +181,7 @@ type Outcome struct {
 	Changes jobs.Changes
 	Replies []Reply
 	Orders  []LockOrder
-	Blocked []LockOrder // each with the one lock that it could not have
+	Blocked []LockOrder // that were refused, each with nothing but the lock in question
 	Taken   int         // how many of the requests were taken in: the first, and one at least
 }
 

@@ -61,7 +61,7 @@ func (e *Engine) paced(name string) time.Duration {
 	if m == nil {
 		return 0
 	}
-	slack := clockJump + m.Left/clockSlew
+	slack := clockJump + m.Left/clockSlew // as watchClock has it, after all of that time
 	left := max(m.until-slack-e.Now.Mono, 0)
 	if by := m.Expires.Add(-slack).Sub(e.Now.Wall); e.cfg.Shared && by <= left+slack {
 		left = max(left, by)
@@ -76,7 +76,7 @@ func (e *Engine) spend(en *entry) {
 			continue
 		}
 		left := e.paced(name) + limit.Every() + clockJump
-		left += left / (clockSlew - 1)
+		left += left / (clockSlew - 1) // one part in clockSlew of the whole
 		m := e.recall(rateMemo(name))
 		if m == nil {
 			m = e.putMemo(jobs.Memo{ID: rateMemo(name)}, 0)

@@ -17,7 +17,7 @@ import (
 type record struct {
 	replies []Reply
 	orders  []LockOrder
-	refused []LockOrder   // each with the one lock that it could not have
+	refused []LockOrder   // see Outcome.Blocked
 	must    bool          // there is something that must be stored before it is answered
 	last    bool          // everything must, for there is no turn after this one
 	due     time.Duration // when the rest must be stored; never if there is none

@@ -192,7 +192,7 @@ func givesWay(e *env, service lokt.Service) {
 	y, err := e.outside(service, "y", 0)
 	e.must(err)
 	id := e.submit(locks("x", "y"))
-	time.Sleep(100 * time.Millisecond) // it has waited for long enough when its locks are asked for: that is every ten seconds
+	time.Sleep(100 * time.Millisecond) // it has waited for long enough at the first try: the second comes after ten seconds
 	for kept, end := false, time.Now().Add(patience); !kept; time.Sleep(time.Millisecond) {
 		e.deny(jobs.DeniedEligible, ask("w"))
 		s, err := service.Get(e.within(), "x")

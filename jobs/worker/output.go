@@ -14,8 +14,8 @@ type output struct {
 }
 
 // Write implements io.Writer: it tells what the job prints, about once a second, and keeps nobody waiting. Of what comes
-// faster than it can be sent, the last jobs.KeptOutput bytes are, which is what the service keeps. The lease ID is not shown: the
-// service, which sees to it too, may be sent it in two parts. There is no error.
+// faster than it can be sent, the last jobs.KeptOutput bytes are, which is what the service keeps. Asterisks stand for the lease
+// ID, if p has all of it: the service, which blots it out too, may be sent it in two parts. There is no error.
 func (r *Run) Write(p []byte) (int, error) {
 	id := []byte(r.Lease.ID)
 	shown := bytes.ReplaceAll(p, id, bytes.Repeat([]byte{'*'}, len(id)))

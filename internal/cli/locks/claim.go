@@ -181,17 +181,20 @@ func (a cmd) whyLine(name string, f *claimFlags) string {
 // metaCommand is the note that says what runs under a lock.
 const metaCommand = "command"
 
+const (
+	letters = "abcdefghijklmnopqrstuvwxyz"
+	inNames = letters + "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.+-" // of programs
+)
+
 // isPlain reports whether such a note is repeated in sentences, which an agent may read: anybody can have noted anything.
 func isPlain(note string) bool {
 	program, argument, more := strings.Cut(note, " ")
-	return program != "" && len(program) <= 64 && strings.Trim(program, lower+strings.ToUpper(lower)+"0123456789_.+-") == "" && (!more || isSubcommand(argument))
+	return program != "" && len(program) <= 64 && strings.Trim(program, inNames) == "" && (!more || isSubcommand(argument))
 }
-
-const lower = "abcdefghijklmnopqrstuvwxyz"
 
 // isSubcommand reports whether a first argument is no secret, as in "make build".
 func isSubcommand(argument string) bool {
-	return argument != "" && argument[0] != '-' && len(argument) <= 31 && strings.Trim(argument, lower+"-") == ""
+	return argument != "" && argument[0] != '-' && len(argument) <= 31 && strings.Trim(argument, letters+"-") == ""
 }
 
 // shown is what others are told of a command: the program and its subcommand. What comes after may be secret.
