@@ -307,7 +307,9 @@ func TestMain(m *testing.M) {
 func serveLines(in io.Reader, out io.Writer) error {
 	o := httpapi.ClientOptions{Token: os.Getenv("TOKEN"), Attempt: 10 * time.Second, Patience: 10 * time.Second}
 	c, err := httpapi.New(os.Getenv("SERVER"), o)
+	scan := bufio.NewScanner(in)
 	if err != nil {
+		scan.Scan() // who asks must not find the pipe closed
 		return json.NewEncoder(out).Encode(answer{Why: why(err), Said: err.Error()})
 	}
 	locker, err := lokt.NewLocker(c, lokt.Owner{ID: "go-" + strconv.Itoa(os.Getpid())}, lokt.LockerOptions{})
@@ -344,7 +346,6 @@ func serveLines(in io.Reader, out io.Writer) error {
 		return err
 	}
 	done := make(chan error, 1)
-	scan := bufio.NewScanner(in)
 	for scan.Scan() {
 		var ask struct {
 			Do, Name  string
