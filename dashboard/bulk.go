@@ -289,7 +289,8 @@ func schedule(j *jobs.View) bool { return j.Job.Extras().Cron != "" }
 func (v *visit) run() (*run, error) {
 	r := v.runs.all[v.r.PathValue("id")]
 	if r == nil {
-		return nil, errNoPage
+		return nil, fmt.Errorf("%w: this daemon knows of no such run. It ended some time ago, or with a restart, or is another daemon's: "+
+			"the list of jobs says what was done", errNoPage)
 	}
 	return r, nil
 }

@@ -691,6 +691,8 @@ func TestWhatThereIsNotIsSaidSo(t *testing.T) {
 	expect(t, s.get(t, "/jobs"), "There is no job", "lokt job submit")
 	expect(t, s.get(t, "/workers"), "lokt worker")
 	expect(t, s.get(t, "/failures"), "No job has failed")
+	_, gone, _ := do(t, "GET", s.url+"/runs/none", nil)
+	expect(t, gone, "the list of jobs says what was done")
 }
 
 func TestTheVendoredScriptIsTheOneOfItsRelease(t *testing.T) {
