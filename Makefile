@@ -12,7 +12,7 @@ PLAIN     = '-gcflags=all=-N -l'
 # Packages with concurrency whose tests are quick. jobs/engine has none, and runs here below jobs/manager.
 RACE      = . ./jobs/manager ./jobs/worker ./httpapi ./telemetry ./store/memstore ./internal/audit ./internal/auth ./internal/guard
 
-.PHONY: build release site packages test race fuzz lint tidy cross bench vuln clients python typescript scenarios browser pictures check soak campaign clean
+.PHONY: build release site packages test race fuzz lint tidy cross bench vuln clients python typescript runtimes scenarios browser pictures check soak campaign clean
 
 build: ## bin/: all programs
 	$(GO) build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
@@ -50,6 +50,9 @@ python:
 typescript:
 	cd clients/typescript && npm ci --no-audit --no-fund && LOKTD=$(CURDIR)/bin/loktd npm test
 	LOKTD=$(CURDIR)/bin/loktd node --test clients/action/
+runtimes: build typescript ## the TypeScript client on Bun and Deno, which npm brings
+	cd clients/typescript && LOKTD=$(CURDIR)/bin/loktd npx --yes bun@1.4.5 test --timeout 60000 ./dist-test/test/
+	cd clients/typescript && LOKTD=$(CURDIR)/bin/loktd npx --yes deno@2.9.6 test -A --no-check dist-test/test/
 scenarios: typescript # which it builds
 	LOKT_CLIENTS=1 $(TEST) -count=1 ./clients/...
 browser: build ## the dashboard in a real browser; needs Chromium and npm
@@ -65,5 +68,6 @@ soak: ## the race detector over everything, longer games and faults, minutes of 
 	LOKT_SOAK=1 $(TEST) -count=1 -timeout 120m ./...
 	GOARCH=386 $(GO) vet ./... && GOARCH=386 $(TEST) . ./easy ./lockfile ./jobs/... ./store/... ./internal/process ./internal/audit ./internal/guard
 	$(MAKE) fuzz FUZZTIME=100000x
+	$(MAKE) runtimes
 campaign: ; $(GO) run -C tools/campaign . -C $(CURDIR) -hours $(or $(HOURS),10) # faults, in pieces: goes on where it ended, and writes docs/campaign.md
 clean: ; rm -rf bin dist

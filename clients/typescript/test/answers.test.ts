@@ -196,7 +196,9 @@ test("an answer without an end is not read to its end", async () => {
 });
 
 // Promise S-242.
-test("a lease is over when the machine has slept through its time, and not because somebody sets the clock", async () => {
+// On Bun and Deno nobody can put another function in the place of a system module's.
+const fixed = "Bun" in globalThis || "Deno" in globalThis;
+test("a lease is over when the machine has slept through its time, and not because somebody sets the clock", { skip: fixed }, async () => {
   using at = await answering((method, _, body) => {
     if (method === "DELETE") return { status: 200, body: { released: [] } };
     return { status: 200, body: { holder: own("db", body.lease_id) } };
@@ -311,7 +313,7 @@ test("a time limit that no timer has is the longest that it has", { timeout: 60_
   assert.deepEqual(await at.client.about(), { version: "1" });
 });
 
-test("a glance at a lease does not ask the system for its uptime each time", async () => {
+test("a glance at a lease does not ask the system for its uptime each time", { skip: fixed }, async () => {
   using at = await answering((method, _, body) => ({ status: 200, body: method === "DELETE" ? { released: [] } : { holder: own("db", body.lease_id) } }));
   const [lease, up] = [await at.client.lock("db", { ttlMs: 20_000 }), os.uptime];
   let asked = 0;
