@@ -3,10 +3,12 @@
 package sqlstore
 
 import (
-	"os/exec"
+	"context"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/lokt-dev/lokt/store/place"
 )
@@ -32,14 +34,11 @@ func TestAServersDatabaseSaysHowItIsSet(t *testing.T) {
 	if got := statuses(t, early); got["commit"] != place.Warn {
 		t.Errorf("with commits that do not wait: %v", got)
 	}
-	copier := exec.Command("pg_receivewal", "-d", "postgres://lokt@"+server.Addr+"/?sslmode=disable", "-D", t.TempDir(), "--no-loop")
-	if copier.Err != nil {
-		t.Skip(copier.Err)
-	}
-	if err := copier.Start(); err != nil {
+	standby, err := pgconn.Connect(t.Context(), "postgres://lokt@"+server.Addr+"/?sslmode=disable&replication=true")
+	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = copier.Process.Kill(); _ = copier.Wait() }()
+	defer func() { _ = standby.Close(context.WithoutCancel(t.Context())) }()
 	for end := time.Now().Add(30 * time.Second); statuses(t, db)["standbys"] != place.Warn; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("a standby that no commit waits for is not told: %v", db.Conditions(t.Context()))

@@ -125,11 +125,15 @@ func (d *serverDB) makeTables(ctx context.Context) error {
 	return pgx.BeginFunc(ctx, d.writers, func(tx pgx.Tx) error {
 		var schema, encoding, isolation, role string
 		var there bool
+		var number int // of its version
 		err := tx.QueryRow(ctx, "SELECT coalesce(current_schema(), ''), current_setting('server_encoding'),"+
-			" current_setting('default_transaction_isolation'), current_user").Scan(&schema, &encoding, &isolation, &role)
+			" current_setting('default_transaction_isolation'), current_user, current_setting('server_version_num')::int").
+			Scan(&schema, &encoding, &isolation, &role, &number)
 		switch {
 		case err != nil:
 			return err
+		case number < 130000:
+			return fmt.Errorf("%w: the server is PostgreSQL %d: it has to be 13 or newer", lokt.ErrInvalid, number/10000)
 		case schema == "":
 			return fmt.Errorf("%w: the search path names no schema that is there", lokt.ErrInvalid)
 		case encoding != "UTF8" && encoding != "SQL_ASCII": // what clients send would not get into the tables

@@ -24,7 +24,7 @@ func steppedURL(t *testing.T) (url string, step func(by time.Duration)) {
 	runSQL(t, url, setup...)
 	return url + ",pg_catalog", func(by time.Duration) {
 		t.Helper()
-		runSQL(t, url, fmt.Sprintf("UPDATE stepped SET by = by + '%d microseconds'", by.Microseconds()))
+		runSQL(t, url, fmt.Sprintf("UPDATE stepped SET by = by + '%f seconds'", by.Seconds()))
 	}
 }
 

@@ -23,8 +23,13 @@ import (
 func endBackends(t *testing.T, url, name string) {
 	t.Helper()
 	c := session(t, url)
-	const others = " FROM pg_stat_activity WHERE application_name = $1 AND pid <> pg_backend_pid()"
-	if _, err := c.Exec(t.Context(), "SELECT pg_terminate_backend(pid, 10000)"+others, name); err != nil {
+	var all []int32
+	err := c.QueryRow(t.Context(), "SELECT array_agg(pid) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity"+
+		" WHERE application_name = $1 AND pid <> pg_backend_pid()", name).Scan(&all)
+	for left := len(all); err == nil && left > 0; {
+		err = c.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY($1)", all).Scan(&left)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 }

@@ -76,6 +76,7 @@ func TestConnectionsToPostgresAreMadeWithWhatIsInTheFilesThen(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(filepath.Join(data, "pg_hba.conf"), append([]byte("hostssl all worker 127.0.0.1/32 scram-sha-256\nhostnossl all worker all reject\n"), hba...))
+	do("ALTER SYSTEM SET password_encryption = 'scram-sha-256'", "SELECT pg_reload_conf()") // as it is from 14 on
 	do("CREATE ROLE worker LOGIN", "CREATE SCHEMA w AUTHORIZATION worker")
 	rotate("first")
 	do("ALTER SYSTEM SET ssl = on", "SELECT pg_reload_conf()")

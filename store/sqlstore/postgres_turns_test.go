@@ -293,6 +293,41 @@ func TestADatabaseThatDoesNotTakeAllTextIsRefused(t *testing.T) {
 	}
 }
 
+// Promise S-199.
+func TestAPieceOfOutputCostsTheSameHoweverManyAreKept(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	c := submitted(1, "a")
+	for i := range jobs.KeptPieces {
+		c.Output = append(c.Output, jobs.Piece{JobID: "a1", Offset: int64(i), Text: "x"})
+	}
+	store(t, serverJobsOf(openPG(t, url, Options{})), c)
+	tx, err := session(t, url).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "INSERT INTO output VALUES ('a1', $1, '', 0)", jobs.KeptPieces+1); err != nil {
+		t.Fatal(err)
+	}
+	var scans, kept int
+	err = tx.QueryRow(t.Context(), "SELECT seq_scan + idx_scan, (SELECT count(*) FROM output) FROM pg_stat_xact_user_tables WHERE relid = 'output'::regclass").
+		Scan(&scans, &kept)
+	if err != nil || scans > 10 || kept != jobs.KeptPieces {
+		t.Errorf("the table was looked through %d times, and %d pieces are kept, %v", scans, kept, err)
+	}
+}
+
+func TestAServerThatIsTooOldIsRefused(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	runSQL(t, url, "CREATE FUNCTION current_setting(what text) RETURNS text LANGUAGE sql AS"+
+		" $$SELECT CASE what WHEN 'server_version_num' THEN '120022' ELSE pg_catalog.current_setting(what) END$$")
+	_, err := Open(t.Context(), url+",pg_catalog", Options{})
+	if !errors.Is(err, lokt.ErrInvalid) || !strings.Contains(err.Error(), "PostgreSQL 12: it has to be 13 or newer") {
+		t.Error(err)
+	}
+}
+
 // Promise S-161.
 func TestAServerThatIsStoppedInTheMiddleOfATurnKeepsOthersWaitingForABoundedTime(t *testing.T) {
 	t.Parallel()

@@ -163,11 +163,13 @@ CREATE TABLE output (
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 
 -- As jobs.KeptOutput and jobs.KeptPieces say.
-CREATE FUNCTION keep_output() RETURNS TRIGGER LANGUAGE plpgsql AS $$
+CREATE FUNCTION keep_output() RETURNS TRIGGER
+	LANGUAGE plpgsql SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
-	DELETE FROM output o USING (SELECT a.job, (SELECT max(until) FROM output m WHERE m.job = a.job) AS last FROM added a GROUP BY a.job) n
-		WHERE o.job = n.job AND (o.until <= n.last - 65536
-			OR o.until <= (SELECT until FROM output k WHERE k.job = n.job ORDER BY until DESC LIMIT 1 OFFSET 1000));
+	DELETE FROM output o USING (SELECT a.job, -- the bound once for each job, and not for each of its pieces
+			greatest((SELECT max(until) FROM output m WHERE m.job = a.job) - 65536,
+				(SELECT until FROM output k WHERE k.job = a.job ORDER BY until DESC LIMIT 1 OFFSET 1000)) AS bound FROM added a GROUP BY a.job) n
+		WHERE o.job = n.job AND o.until <= n.bound;
 	RETURN NULL;
 END
 $$;
