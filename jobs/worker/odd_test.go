@@ -47,23 +47,57 @@ func TestAHandlerThatEndsOddlyFailsItsJobAndNothingElse(t *testing.T) {
 	})
 }
 
-// Promise S-199. Of what is printed at once the service is sent the first part alone, which ends within the lease ID.
+// Promise S-199. Of what is printed at once the service is sent the first part alone, which ends within the lease ID; what looks
+// like its beginning is sent when it is known to be none.
 func TestALeaseIDIsNotShownWhereverOutputIsCut(t *testing.T) {
-	h := func(_ context.Context, r *worker.Run) (any, error) {
-		_, err := r.Write([]byte(strings.Repeat("x", jobs.MaxTextLen-len(r.Lease.ID)/2) + r.Lease.ID))
-		return r.Lease.ID, err
+	long := strings.Repeat("x", jobs.MaxTextLen-16)
+	for _, parts := range [][]string{{long + "ID"}, {long + "I", "D"}, {"xI", "Dx"}, {"I", "D"}, {"I", "DI"}, {"xI"}} {
+		h := func(_ context.Context, r *worker.Run) (any, error) {
+			id := r.Lease.ID
+			for _, part := range parts {
+				_, _ = r.Write([]byte(strings.NewReplacer("ID", id, "I", id[:16], "D", id[16:]).Replace(part)))
+				time.Sleep(5 * time.Second)
+			}
+			return id, nil
+		}
+		bubble(t, jobs.Config{}, worker.WorkerOptions{}, h, func(t *testing.T, s *shop) {
+			id := submit(t, s.m)
+			time.Sleep(time.Minute)
+			v := s.is(id, jobs.Completed)
+			o, err := s.m.Output(t.Context(), id, 0)
+			text := ""
+			for _, p := range o.Pieces {
+				text += p.Text
+			}
+			leaseID, all := strings.Trim(string(v.Job.Output.Result), `"`), strings.Join(parts, "")
+			want := strings.NewReplacer("ID", strings.Repeat("*", 32), "I", leaseID[:16]).Replace(all)
+			if err != nil || text != want {
+				t.Errorf("%.40q is shown as %q, %v", all, text[max(len(text)-40, 0):], err)
+			}
+		})
+	}
+}
+
+// Promise S-199.
+func TestWhatACancelledJobPrintsWhileItEndsIsKept(t *testing.T) {
+	h := func(ctx context.Context, r *worker.Run) (any, error) {
+		<-ctx.Done()
+		for range 3 {
+			time.Sleep(2 * time.Second)
+			_, _ = r.Write([]byte("cleaning up\n"))
+		}
+		return nil, ctx.Err()
 	}
 	bubble(t, jobs.Config{}, worker.WorkerOptions{}, h, func(t *testing.T, s *shop) {
 		id := submit(t, s.m)
-		time.Sleep(time.Minute)
-		v := s.is(id, jobs.Completed)
-		o, err := s.m.Output(t.Context(), id, 0)
-		text := ""
-		for _, p := range o.Pieces {
-			text += p.Text
+		time.Sleep(time.Second)
+		if _, err := s.m.Cancel(t.Context(), id, ""); err != nil {
+			t.Error(err)
 		}
-		if leaseID := strings.Trim(string(v.Job.Output.Result), `"`); err != nil || len(o.Pieces) != 2 || strings.Contains(text, leaseID) {
-			t.Errorf("the lease %s is shown in %d pieces: %.40s, %v", leaseID, len(o.Pieces), text[len(text)-40:], err)
+		time.Sleep(time.Minute)
+		s.is(id, jobs.Cancelled)
+		if o, err := s.m.Output(t.Context(), id, 0); err != nil || len(o.Pieces) != 3 {
+			t.Errorf("it has printed %+v, %v", o, err)
 		}
 	})
 }

@@ -182,7 +182,9 @@ func (r *Run) work(asked time.Duration) {
 	r.w.keeper.Keep(r.beat, asked, r.life())
 	defer r.beat.Stop()
 	listener.Go(r.listen)
-	go r.report()
+	prints, printed := context.WithCancel(context.Background()) // also while it ends because r.ctx has
+	defer printed()
+	go r.report(prints)
 	if r.Job.MaxRuntime > 0 {
 		listener.Go(func() {
 			for r.Err() == nil {
@@ -194,6 +196,7 @@ func (r *Run) work(asked time.Duration) {
 		cause = context.Cause(r.ctx)
 		quiet()
 		r.cancel(nil)
+		printed()
 		<-r.told
 		return cause
 	}
@@ -405,20 +408,24 @@ func (r *Run) wake() {
 // reportTimeout is for the answer to a report: the end of a job waits for its last one.
 const reportTimeout = 2 * time.Second
 
-// report sends news, until the run has ended and the last were sent, or could not be for a quarter of the lease's life.
-func (r *Run) report() {
+// report sends news, until the handler has returned and the last were sent, or could not be for a quarter of the lease's life.
+func (r *Run) report(prints context.Context) {
 	defer close(r.told)
-	for r.ctx.Err() == nil {
+	for prints.Err() == nil {
 		select {
 		case <-r.fresh:
-			_ = r.sendReport() // what was not sent is sent later, with what is newer
-		case <-r.ctx.Done():
+			_ = r.sendReport(true) // what was not sent is sent later, with what is newer
+		case <-prints.Done():
 		}
-		r.w.rest(r.ctx, tellEvery, nil)
+		r.w.rest(prints, tellEvery, nil)
 	}
+	if r.mu.Lock(); len(r.output.text) > 0 {
+		r.wake()
+	}
+	r.mu.Unlock()
 	for end := r.w.o.Elapsed() + r.life()/4; len(r.fresh) > 0; {
 		<-r.fresh
-		if err := r.sendReport(); err != nil {
+		if err := r.sendReport(false); err != nil {
 			if r.w.rest(r.w.hard, firstRetry, nil); r.w.hard.Err() != nil || r.w.o.Elapsed() > end {
 				return
 			}
@@ -426,8 +433,8 @@ func (r *Run) report() {
 	}
 }
 
-// sendReport sends what is newest, and what more was printed. An error may pass.
-func (r *Run) sendReport() error {
+// sendReport sends what is newest, and what more was printed, or all if there will be no more. An error may pass.
+func (r *Run) sendReport(more bool) error {
 	if r.gone.Load() {
 		return nil
 	}
@@ -435,7 +442,7 @@ func (r *Run) sendReport() error {
 	defer cancel()
 	r.mu.Lock()
 	p := r.news
-	r.output.next(&p)
+	r.output.next(&p, r.Lease.ID, more)
 	r.mu.Unlock()
 	p.LeaseID, p.WorkerID = r.Lease.ID, r.w.o.ID
 	err := r.w.leaser.Report(ctx, p)
@@ -451,7 +458,7 @@ func (r *Run) sendReport() error {
 		return nil
 	}
 	r.output.drop(max(p.Offset+int64(len(p.Text))-r.output.offset, 0)) // some of it may have been dropped meanwhile
-	if r.output.next(&p); p.Text != "" {
+	if r.output.next(&p, r.Lease.ID, more); p.Text != "" {
 		r.wake()
 	}
 	return nil
