@@ -170,6 +170,8 @@ func TestWhatCannotBeRightIsFoundWithBothEvents(t *testing.T) {
 	same.Owner = "o-a"
 	passed := event(acquire, 2, "c", 2)
 	passed.Host = ""
+	address := passed
+	address.Owner = "c@h"
 	for what, c := range map[string]struct {
 		events []audit.Entry
 		broken string
@@ -192,6 +194,7 @@ func TestWhatCannotBeRightIsFoundWithBothEvents(t *testing.T) {
 		"past who came to nothing":  {events: []audit.Entry{event(acquire, 0, "a", 1), event(wait, 1, "b", 0, started...), event(wait, 2, "b", 0, lokt.ExtraOutcome, "timeout"), event(release, 3, "a", 1), event(acquire, 4, "c", 2)}},
 		"in the place of a ticket":  {events: []audit.Entry{event(wait, 0, "b", 0, started...), event(wait, 1, "b", 0, lokt.ExtraOutcome, "cancelled"), event(wait, 2, "c", 0, started...), event(acquire, 3, "b", 1)}},
 		"passed on to who has it":   {events: []audit.Entry{event(acquire, 0, "a", 1), event(wait, 1, "b", 0, started...), event(lokt.EventPass, 2, "a", 1, lokt.ExtraTo, "o-c"), event(release, 2, "a", 1), passed}},
+		"passed on to an address":   {events: []audit.Entry{event(acquire, 0, "a", 1), event(wait, 1, "b", 0, started...), event(lokt.EventPass, 2, "a", 1, lokt.ExtraTo, "c@h"), event(release, 2, "a", 1), address}},
 		"by priority":               {events: []audit.Entry{event(acquire, 0, "a", 1), event(wait, 1, "b", 0, started...), event(wait, 2, "c", 0, append(started, terms(1, false, 1, 0, 0)...)...), event(release, 3, "a", 1), event(acquire, 4, "c", 2, terms(1, false, 1, 0, 0)...)}},
 		"who came before the first": {events: []audit.Entry{event(wait, 1, "b", 0, started...), event(acquire, 3, "c", 2), event(wait, 3, "c", 2, lokt.ExtraOutcome, "granted", lokt.ExtraWaited, "9000")}},
 	} {

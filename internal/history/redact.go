@@ -24,31 +24,29 @@ const leftOut = "?"
 func Redactor(keep ...string) func(audit.Entry) audit.Entry {
 	key, begin, first := make([]byte, 32), time.Time{}, map[string]uint64{}
 	_, _ = rand.Read(key) // documented never to fail
-	pseudonym := func(kind, text string) string {
-		mac := hmac.New(sha256.New, key)
-		if fmt.Fprint(mac, kind, "\x00", text); text == "" {
-			return ""
+	// Owners have pseudonyms in parts, as nothing tells where a host begins in "ann@example.com".
+	pseudonym := func(kind, text, between string) string {
+		parts := strings.Split(text, between)
+		for i, part := range parts {
+			if kind == "L" {
+				part = shown(part)
+			}
+			mac := hmac.New(sha256.New, key)
+			if fmt.Fprint(mac, kind, "\x00", part); part != "" {
+				parts[i] = kind + "-" + hex.EncodeToString(mac.Sum(nil)[:10])
+			}
 		}
-		return kind + "-" + hex.EncodeToString(mac.Sum(nil)[:10])
-	}
-	leases := func(text string) string {
-		all := strings.Fields(text)
-		for i, id := range all {
-			all[i] = pseudonym("L", shown(id))
-		}
-		return strings.Join(all, " ")
+		return strings.Join(parts, between)
 	}
 	return func(e audit.Entry) audit.Entry {
-		out := audit.Entry{TS: e.TS, Event: e.Event, Name: e.Name, LockID: leases(e.LockID), Owner: pseudonym("owner", e.Owner), Host: pseudonym("host", e.Host),
-			AgentID: pseudonym("agent", e.AgentID), TTLSec: e.TTLSec, Extra: map[string]any{}}
+		out := audit.Entry{TS: e.TS, Event: e.Event, Name: e.Name, LockID: pseudonym("L", e.LockID, " "), Owner: pseudonym("owner", e.Owner, "@"), Host: pseudonym("owner", e.Host, "@"),
+			AgentID: pseudonym("agent", e.AgentID, "@"), TTLSec: e.TTLSec, Extra: map[string]any{}}
 		for k := range e.Extra {
 			switch text := extra(e, k); k {
 			case lokt.ExtraLeaseWas, lokt.ExtraPassed:
-				out.Extra[k] = leases(text)
+				out.Extra[k] = pseudonym("L", text, " ")
 			case lokt.ExtraTo, lokt.ExtraBy, lokt.ExtraDisplaced:
-				host := text[strings.LastIndexByte(text, '@')+1:]
-				owner := strings.TrimSuffix(text, "@"+host) // all of it, if a hold was passed to one without a host
-				out.Extra[k] = lokt.Owner{ID: pseudonym("owner", owner), Host: pseudonym("host", strings.TrimPrefix(text[len(owner):], "@"))}.String()
+				out.Extra[k] = pseudonym("owner", text, "@")
 			case lokt.ExtraReason, lokt.ExtraOutcome, lokt.ExtraTerms, lokt.ExtraWaited:
 				if k == lokt.ExtraTerms || !strings.Contains(text, " ") { // others are sentences, with names
 					out.Extra[k] = text
@@ -66,7 +64,7 @@ func Redactor(keep ...string) func(audit.Entry) audit.Entry {
 			}
 		}
 		if !slices.Contains(keep, "names") {
-			out.Name = pseudonym("lock", e.Name)
+			out.Name = pseudonym("lock", e.Name, "@")
 		}
 		if begin.IsZero() {
 			begin = e.TS
