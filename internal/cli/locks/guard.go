@@ -82,6 +82,7 @@ func Guard(shared *app.App, turns Turns) *cobra.Command {
 	o.pressure.Bind(cmd)
 	o.pools.Bind(cmd)
 	cmd.Flags().StringVar(&o.onLost, "on-lost", "", "`WHAT` to do when the lock is lost: warn and go on, or stop the command (default $LOKT_ON_LOST, or warn, or stop on a server)")
+	_ = cmd.RegisterFlagCompletionFunc("on-lost", cobra.FixedCompletions([]string{OnLostWarn, OnLostStop}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().IntVar(&o.conflictCode, "conflict-exit-code", app.ExitBlocked, "exit code if the lock cannot be had")
 	return cmd
 }
