@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lokt-dev/lokt/internal/cli/app"
+	"github.com/lokt-dev/lokt/internal/guard"
 	"github.com/lokt-dev/lokt/internal/process"
 )
 
@@ -137,7 +138,7 @@ func (a cmd) runDemo() (err error) {
 		return fmt.Errorf("demo: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := guard.Notify().Context(context.Background())
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, demoLimit)
 	defer cancel()
