@@ -4,6 +4,7 @@ package joint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"sync"
@@ -55,27 +56,25 @@ func (r *Reads[T]) Do(ctx context.Context, key string, atMost time.Duration, fro
 	}
 }
 
-// serve reads until nobody asks for more.
+// serve reads for those who have asked, and then for those who have asked meanwhile.
 func (r *Reads[T]) serve(key string) {
-	for {
-		r.mu.Lock()
-		mine := r.next[key]
-		r.next[key] = nil
-		if mine == nil {
-			delete(r.next, key)
-		}
-		r.mu.Unlock()
-		if mine == nil {
-			return
-		}
-		func() {
-			defer close(mine.done)
-			defer func() {
-				if p := recover(); p != nil {
-					mine.panicked = fmt.Sprintf("%v, in a read that is shared:\n%s", p, debug.Stack())
-				}
-			}()
-			mine.is, mine.err = mine.from()
-		}()
+	r.mu.Lock()
+	mine := r.next[key]
+	r.next[key] = nil
+	if mine == nil {
+		delete(r.next, key)
 	}
+	r.mu.Unlock()
+	if mine == nil {
+		return
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			mine.panicked = fmt.Sprintf("%v, in a read that is shared:\n%s", p, debug.Stack())
+		}
+		close(mine.done)
+		go r.serve(key)
+	}()
+	mine.err = errors.New("the read ended its goroutine") // stays if it does
+	mine.is, mine.err = mine.from()
 }

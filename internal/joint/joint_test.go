@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -76,6 +77,18 @@ func TestAReadThatPanicsDoesSoForAllThatShareItAndForNobodyElse(t *testing.T) {
 			if p := fmt.Sprint(<-panicked); !strings.HasPrefix(p, "on cue") || !strings.Contains(p, "joint_test.go") {
 				t.Errorf("it panics with %s", p)
 			}
+		}
+		if n, err := r.Do(t.Context(), "x", time.Minute, func() (int, error) { return 2, nil }); n != 2 || err != nil {
+			t.Errorf("the next is %d, %v", n, err)
+		}
+	})
+}
+
+func TestAReadThatEndsItsGoroutineIsAnErrorAndKeepsNobodyFromReading(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r Reads[int]
+		if n, err := r.Do(t.Context(), "x", time.Minute, func() (int, error) { runtime.Goexit(); return 1, nil }); err == nil || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("it is %d, %v", n, err)
 		}
 		if n, err := r.Do(t.Context(), "x", time.Minute, func() (int, error) { return 2, nil }); n != 2 || err != nil {
 			t.Errorf("the next is %d, %v", n, err)
