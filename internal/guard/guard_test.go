@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"syscall"
@@ -32,6 +33,7 @@ func newDesk(t *testing.T) desk {
 	if err != nil {
 		t.Fatal(err)
 	}
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // which this process may have been started to ignore, as nohup does
 	s := Notify()
 	t.Cleanup(s.Stop)
 	return desk{t, m, k, s}
