@@ -387,7 +387,7 @@ func TestAnotherTokenDoesNotReleaseWhatItsOwnerNameHolds(t *testing.T) {
 	}
 	one.want(0, "unlock", "x")
 	one.want(0, "freeze", "x", "--ttl", "10m")
-	contains(t, two.want(4, "unfreeze", "x").stderr, "one/same")
+	contains(t, two.want(4, "unfreeze", "x").stderr, "yours by name, but taken with another token")
 	one.want(0, "unfreeze", "x")
 }
 

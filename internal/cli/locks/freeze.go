@@ -95,7 +95,7 @@ func (a cmd) runUnfreeze(ctx context.Context, b *app.Backend, name string, force
 		return notFrozen
 	case errors.As(err, &other) && other.Freeze != nil:
 		text := app.Worded(err, "%q is frozen by %s", name, freezeText(other.Freeze, s.Now))
-		return app.Hint(text, "%s%s", app.SameAgent, a.OrForce())
+		return a.others(b, text, []lokt.Holder{{Claim: lokt.Claim{Owner: other.Freeze.Owner}}}, app.SameAgent)
 	case errors.As(err, new(*lokt.BlockedError)):
 		return a.denied(b, err, app.ExitBlocked, nil)
 	case err != nil:

@@ -150,7 +150,7 @@ func (u *unlocking) one(ctx context.Context) error {
 	}
 	switch {
 	case len(ended) == 0 && u.id != "":
-		u.Say("removed %s from the queue of %s", u.id, u.name)
+		u.Say("removed %s from the queue of %s; if its command still waits, it asks again, and comes last", u.id, u.name)
 	case len(ended) == 0:
 		u.Say("unlocked %s: its record was damaged", u.name)
 	case mine:
@@ -219,21 +219,22 @@ func (u *unlocking) failed(s lokt.Snapshot, err error) error {
 		return app.Hint(err, "to take the lock from it all the same: %s", u.ByForce("unlock", u.name))
 	case errors.As(err, &other) && len(other.Holders) > 0:
 		text := app.Worded(err, "lock %q is held by %s", u.name, holderText(u.b, other.Holders[0], s.Now))
-		if u.b.Far != nil && namedLike(u.by, other.Holders) {
-			return app.Hint(app.Worded(err, "%v: yours by name, but taken with another token of the server", text), "use that one%s", u.OrForce())
-		}
-		return app.Hint(text, "%s%s", cmp.Or(ofJob(other.Holders[0]), app.SameAgent), u.OrForce())
+		return u.others(u.b, text, other.Holders, cmp.Or(ofJob(other.Holders[0]), app.SameAgent))
 	}
 	return err
 }
 
-// namedLike reports whether one of the holders has the owner's name, behind that of another caller of the server.
-func namedLike(o lokt.Owner, holders []lokt.Holder) bool {
-	return slices.ContainsFunc(holders, func(h lokt.Holder) bool {
+// others says what can be done about what others hold: it may be the asker's by name, behind that of another caller of the server.
+func (a cmd) others(b *app.Backend, err error, holders []lokt.Holder, advice string) error {
+	by := a.Asker()
+	if b.Far != nil && slices.ContainsFunc(holders, func(h lokt.Holder) bool {
 		_, id, found := strings.Cut(h.Owner.ID, "/")
 		h.Owner.ID = id
-		return found && o.Same(h.Owner)
-	})
+		return found && by.Same(h.Owner)
+	}) {
+		err, advice = app.Worded(err, "%v: yours by name, but taken with another token of the server", err), "use that one"
+	}
+	return app.Hint(err, "%s%s", advice, a.OrForce())
 }
 
 // discard removes the records of a lock that cannot be read, and then ends what can.
