@@ -610,6 +610,19 @@ func TestRightsAreThoseOfTheToken(t *testing.T) {
 	}
 }
 
+func TestLoggingOutIsOfferedToWhoHasLoggedIn(t *testing.T) {
+	s := newSite(t, func(c *dashboard.Config) {
+		c.Enter = func(*http.Request) (dashboard.Caller, error) { return person{"sam", "read", ""}, nil } // as with a certificate
+	})
+	for path, status := range map[string]int{"/": http.StatusOK, "/locks/a%20b": http.StatusUnprocessableEntity} {
+		_, body, _ := do(t, "GET", s.url+path, nil, "Cookie", "lokt_token=sam")
+		expect(t, body, "sam", "Log out")
+		if got, body, _ := do(t, "GET", s.url+path, nil); got != status || !strings.Contains(body, "sam") || strings.Contains(body, "Log out") {
+			t.Errorf("%s: without a token it is offered: %d %s", path, got, body)
+		}
+	}
+}
+
 func TestTwoTokensOfOneNameDoNotShareAPage(t *testing.T) {
 	s := newSite(t, func(c *dashboard.Config) {
 		c.Enter = func(r *http.Request) (dashboard.Caller, error) {

@@ -24,6 +24,9 @@ func withCookie(r *http.Request) *http.Request {
 	return with
 }
 
+// LoggedIn reports whether there is something to log out of, as there is not with a certificate.
+func (v *visit) LoggedIn() bool { return len(v.r.CookiesNamed(cookieName)) > 0 }
+
 // here returns the path of this site to go to, whatever was asked for.
 func here(next string) string {
 	if !strings.HasPrefix(next, "/") || strings.HasPrefix(next, "//") || strings.ContainsAny(next, "\\\r\n\t") {
