@@ -33,6 +33,9 @@ const (
 	whyRule       = "rule"     // for turns, of lokt.toml
 )
 
+// whyMost is how many holds, and how many suggestions, people are told.
+const whyMost = 20
+
 // whyJSON is how the verdict is told to programs.
 type whyJSON struct {
 	Name        string    `json:"name"`
@@ -135,11 +138,19 @@ func (a cmd) runWhy(ctx context.Context, b *app.Backend, name string, o whyOptio
 		return end
 	}
 	a.Say("%s is %s:", name, map[string]string{"free": "to be had", "blocked": "blocked"}[v.Status])
-	for _, r := range v.Reasons {
+	left := 0
+	for i, r := range v.Reasons {
+		if i >= whyMost && r.LockID != "" && r.Type != whyQueued { // another hold
+			left++
+			continue
+		}
 		a.Say("  - %s%s", r.Message, strings.TrimSuffix(" ("+r.Detail+")", " ()"))
 	}
+	if left > 0 {
+		a.Say("  - and %d holds more: %s", left, a.CommandLine("status", name))
+	}
 	a.Say("what you can do:")
-	for _, line := range v.Suggestions {
+	for _, line := range v.Suggestions[:min(len(v.Suggestions), whyMost)] {
 		if strings.Contains(line, " --force") {
 			line += "   # if you know that nobody relies on it"
 		}

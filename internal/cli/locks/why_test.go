@@ -1,8 +1,10 @@
 package locks
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -283,5 +285,20 @@ func TestWhatHoldsALockForAJobIsNoGuard(t *testing.T) {
 	_, _, said := clitest.New(t, "ann", Commands()).With("LOKT_SERVER="+url).Lokt("unlock", "x")
 	if !strings.Contains(said, "see: lokt job show 17, or use --force") || strings.Contains(said, "LOKT_OWNER") {
 		t.Error(said)
+	}
+}
+
+func TestWhyTellsPeopleOfSomeHoldersAndHowManyThereAreBeside(t *testing.T) {
+	d := newDesk(t, "ann")
+	for i := range whyMost + 3 {
+		d.As(fmt.Sprint("o", i)).Must("lock", "x", "--slots", strconv.Itoa(whyMost+3))
+	}
+	code, out, _ := d.Lokt("why", "x")
+	if code != app.ExitBlocked || strings.Count(out, "it is held by") != whyMost || !strings.Contains(out, "and 3 holds more: lokt status x") ||
+		strings.Count(out, "\n") != 2*whyMost+3 {
+		t.Errorf("exit %d: %s", code, out)
+	}
+	if _, out, _ = d.Lokt("why", "x", "--json"); strings.Count(out, "it is held by") != whyMost+3 {
+		t.Errorf("programs are told %s", out)
 	}
 }
