@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -78,6 +79,21 @@ func TestAServerOutOfReachIsAnErrorOfEveryCommandAndNothingIsRun(t *testing.T) {
 	}
 	r := p.want(0, "prime")
 	contains(t, r.out, "Locks in this repository", "they cannot be read")
+}
+
+func TestASignalEndsAGuardWhoseServerDoesNotAnswerItsClaim(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	defer silent.Close()
+	p := newPlace(t).with("LOKT_SERVER=http://" + silent.Addr().String())
+	h := p.start(p.lokt("guard", "x", "--", "touch", "wrong"))
+	asked, err := silent.Accept()
+	check(t, err)
+	defer asked.Close()
+	check(t, h.cmd.Process.Signal(syscall.SIGTERM))
+	if r := h.end(); r.code != 128+int(syscall.SIGTERM) {
+		t.Error(r)
+	}
 }
 
 // Promise S-107.

@@ -161,7 +161,7 @@ func (a cmd) runGuard(o guardOptions) error {
 		return err
 	}
 	ctx, stop := context.Background(), func() {}
-	if o.Wait {
+	if o.Wait || b.Far != nil { // a server may take long to answer
 		ctx, stop = signals.Context(ctx)
 	}
 	leases, inherited, err := g.acquire(ctx)
