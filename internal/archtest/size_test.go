@@ -102,13 +102,13 @@ func above() map[string]int {
 		".":                  4772, // with the pace of a server, the rules for claims that outlive who waits for them and for holds that are passed on, and small stacks
 		"httpapi":            4903, // with renewals in batches, and their pace, claims whose hold is over, and answers that are not loktd's
 		"internal/audit":     896,
-		"internal/cli":       7979, // with lokt why --file
+		"internal/cli":       7993, // with lokt why --file
 		"internal/daemon":    2320,
 		"internal/testkit":   1396, // with stopping a process between its turns, and a server that tests share
 		"jobs":               2857, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, and schedules, whatever clocks are set
 		"jobs/engine":        3586, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, schedules and a bound on statistics, a worker for a job that wants one of its own: after.go, limits.go, fair.go, cron.go
 		"jobs/jobstest":      3391, // with jobs that are leased ahead, jobs that run after others, limits on locks, turns, and schedules
-		"jobs/worker":        1111, // with jobs that are leased ahead, and what is left of the maximum runtime
+		"jobs/worker":        1125, // with jobs that are leased ahead, and what is left of the maximum runtime
 		"store/filestore":    2392, // with the seam for a simulated system, and what a lost fsync, and an entry that the loss of power brings back, may do
 		"store/memstore":     598,
 		"store/etcdstore":    1754, // an attempt is kept until it is known what became of it
