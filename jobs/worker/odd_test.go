@@ -6,9 +6,11 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lokt-dev/lokt/jobs"
+	"github.com/lokt-dev/lokt/jobs/manager"
 	"github.com/lokt-dev/lokt/jobs/worker"
 )
 
@@ -112,6 +114,76 @@ func TestLargeNumbersOfAWorkerKeepNoJobFromBeingDone(t *testing.T) {
 			id := submit(t, s.m)
 			time.Sleep(6 * time.Minute)
 			s.is(id, jobs.Completed)
+		})
+	}
+}
+
+// stopping is a service whose grant meets a worker that was stopped meanwhile.
+type stopping struct {
+	jobs.Service
+	stop func()
+}
+
+func (s *stopping) Request(ctx context.Context, a jobs.Request) (jobs.Grant, error) {
+	g, err := s.Service.Request(ctx, a)
+	s.stop()
+	return g, err
+}
+
+// Promise S-89.
+func TestAJobThatIsGrantedToAWorkerThatWasStoppedIsNotBegun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := openWith(t, manager.Options{})
+		s := &stopping{Service: m}
+		w, err := worker.NewWorker(s, func(context.Context, *worker.Run) (any, error) { return nil, nil }, worker.WorkerOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.stop = w.Stop
+		id := submit(t, m)
+		if err := w.Run(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if v, err := m.Get(t.Context(), id); err != nil || v.Job.State != jobs.Queued || v.Job.Attempt != 0 {
+			t.Errorf("the job is %s after %d attempts, %v", v.Job.State, v.Job.Attempt, err)
+		}
+	})
+}
+
+func TestAWorkerWhoseNotifyDoesNotReturnEnds(t *testing.T) {
+	for _, kind := range []worker.NoticeType{worker.NoticeStarted, worker.NoticeEnded} {
+		synctest.Test(t, func(t *testing.T) {
+			m := openWith(t, manager.Options{})
+			o := worker.WorkerOptions{Notify: func(n worker.Notice) {
+				if n.Type == kind {
+					runtime.Goexit()
+				}
+			}}
+			w, err := worker.NewWorker(m, func(context.Context, *worker.Run) (any, error) { return nil, nil }, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			submit(t, m)
+			ctx, drain := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- w.Run(ctx) }()
+			synctest.Wait()
+			submit(t, m) // there is room for it
+			synctest.Wait()
+			if st, err := m.Status(t.Context()); err != nil || st.Queue.Sum() != 0 {
+				t.Errorf("%s: there are %d jobs that nobody has, %v", kind, st.Queue.Sum(), err)
+			}
+			drain()
+			select {
+			case err := <-ended:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-time.After(time.Hour):
+				t.Errorf("%s: the worker does not end", kind)
+				w.Stop()
+				<-ended
+			}
 		})
 	}
 }

@@ -332,8 +332,8 @@ func (w *Worker) take(g jobs.Grant, asked time.Duration) {
 	w.serve()
 	w.mu.Unlock()
 	w.under.Go(func() {
+		defer w.count(-1, -g.Lease.Units)
 		r.work(asked)
-		w.count(-1, -g.Lease.Units)
 	})
 }
 

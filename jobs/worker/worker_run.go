@@ -156,8 +156,10 @@ func (r *Run) crowded() bool { return time.Duration(r.interval.Load()) > r.life(
 // work does the job: it has a deadline from the first moment, heartbeats while the handler runs and until its end is
 // known, and then that end.
 func (r *Run) work(asked time.Duration) {
+	var listener sync.WaitGroup
+	defer listener.Wait()
 	r.ctx, r.cancel = context.WithCancelCause(r.w.hard)
-	defer r.cancel(nil)
+	defer r.cancel(nil) // before that wait, also if Notify panics
 	r.interval.Store(int64(r.Lease.Interval))
 	r.until.Store(int64(asked + lokt.Usable(r.life(), r.margin())))
 	late := r.life() / 4
@@ -172,8 +174,6 @@ func (r *Run) work(asked time.Duration) {
 			return
 		}
 	}
-	var listener sync.WaitGroup
-	defer listener.Wait()
 	listening, quiet := context.WithCancel(r.ctx)
 	if r.listening = listening; r.w.o.Wait == 0 {
 		quiet()
@@ -216,9 +216,12 @@ func (r *Run) work(asked time.Duration) {
 	r.complete(result, err, finish())
 }
 
-// begin waits until the handler may be called, and reports whether it may: otherwise the worker drains. Of a job that was
-// leased ahead the service is told first, lest it count as not begun.
+// begin waits until the handler may be called, and reports whether it may: otherwise the worker drains, or was stopped. Of a
+// job that was leased ahead the service is told first, lest it count as not begun.
 func (r *Run) begin() bool {
+	if r.w.hard.Err() != nil {
+		return false
+	}
 	select {
 	case <-r.turn:
 	default:
