@@ -46,6 +46,48 @@ print("parent", lease.state, client.lock("parents").held)
         ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
         self.assertEqual(ran.stdout, "child held\nparent held True\n", ran.stderr)
 
+    @unittest.skipUnless(hasattr(os, "fork"), "the system has no fork")
+    def test_a_process_that_is_forked_while_a_client_is_made_can_make_one(self) -> None:
+        script = f"""
+import getpass, lokt, os, signal, threading
+os.environ["LOKT_SERVER"] = {self.server.url!r}
+user, asked, told = getpass.getuser, threading.Event(), threading.Event()
+getpass.getuser = lambda: (asked.set(), told.wait(), user())[2]
+thread = threading.Thread(target=lokt.client)
+thread.start()
+asked.wait()
+if (child := os.fork()) == 0:
+    signal.alarm(30)
+    getpass.getuser = user
+    os._exit(0 if lokt.client() is lokt.client() else 1)
+print(os.waitpid(child, 0)[1])
+told.set()
+"""
+        ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+        self.assertEqual(ran.stdout, "0\n", ran.stderr)
+
+    def test_a_program_that_ends_in_a_block_gives_its_lock_back(self) -> None:
+        # A thread that the interpreter has ended keeps the locks that it had, here as the keeper's may.
+        script = f"""
+import gc, lokt, threading
+client, got = lokt.Client({self.server.url!r}), threading.Event()
+
+def keep():
+    with client._keeper._lock:
+        got.set()
+        threading.Event().wait()
+
+gc.set_threshold(0)  # what is garbage here lasts until the interpreter ends
+garbage = [client.guard("db")]
+garbage[0].__enter__()
+garbage.append(garbage)
+del garbage
+threading.Thread(target=keep, daemon=True).start()
+got.wait()
+"""
+        ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+        self.assertEqual((ran.returncode, ran.stderr, self.client.lock("db").held), (0, "", False))
+
     def failing(self, method: str, failure: BaseException, after: bool = False) -> None:
         """Has the first request with the method fail, before it is sent or after it was answered."""
         request = self.client._transport.request
@@ -227,9 +269,9 @@ class TestWhatCannotBeSent(unittest.TestCase):
             with self.subTest(token), self.assertRaises(lokt.InvalidError):
                 lokt.Client("http://x", token=token)
         lokt.Client("http://[fe80::abcd]")
-        for name in ("", ".", ".."):
+        for name in ("", ".", "..", b"x", 5, None):
             with self.subTest(name), self.assertRaises(lokt.InvalidError):
-                lokt.Client("http://x").acquire(name)
+                lokt.Client("http://x").acquire(name)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any, ContextManager
 
 from ._client import Client, Lease, Lock, Owner, public_id
@@ -30,17 +29,12 @@ from ._errors import (
 )
 from ._jobs import Job, Jobs, Stopped, Worker
 
-_default: Client | None = None
-_making = threading.Lock()
+_default: dict[str, Client] = {}
 
 
 def client() -> Client:
     """The client of this process for the server in ``LOKT_SERVER``."""
-    global _default
-    with _making:
-        if _default is None:
-            _default = Client()
-        return _default
+    return _default.get("") or _default.setdefault("", Client())  # no lock, which a process that is forked could find taken
 
 
 def guard(name: str, **options: Any) -> ContextManager[Lease]:

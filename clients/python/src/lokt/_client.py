@@ -549,7 +549,7 @@ def public_id(lease_id: str) -> str:
 
 
 def _lock_path(name: str) -> str:
-    if name in ("", ".", ".."):  # which are no segments of a path
+    if not isinstance(name, str) or name in ("", ".", ".."):  # which are no segments of a path
         raise InvalidError(f"{name!r} is no name for a lock")
     return f"/v1/locks/{segment(name)}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import sys
 import threading
 import time
 from typing import Callable
@@ -82,6 +83,8 @@ class Keeper:
 
     def stop(self, beat: Beat) -> None:
         """Ends the heartbeats, waiting for one under way. No loss is told after it."""
+        if sys.is_finalizing():  # the threads are gone, perhaps with the lock
+            return
         with self._lock:
             beat.over = True
             self._cond.notify()
