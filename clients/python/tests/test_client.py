@@ -343,6 +343,14 @@ class TestAsyncio(unittest.IsolatedAsyncioTestCase):
             self.assertTrue(cancelled)
             await asyncio.sleep(0)  # the task itself goes on
 
+    async def test_a_block_that_kept_the_loop_busy_is_told_of_the_loss_at_its_end(self) -> None:
+        # Promise S-355.
+        async with aio.Client(self.server.url) as client:
+            with self.assertRaises(lokt.LostError):
+                async with client.guard("db", ttl=TTL) as lease:
+                    client.blocking.force_release("db")
+                    lease._lease.lost.wait(60)
+
     async def test_what_ended_a_block_is_told_though_the_server_is_away(self) -> None:
         # Promise S-355.
         proxy = Proxy(self.server.port)

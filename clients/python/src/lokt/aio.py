@@ -144,7 +144,7 @@ class Client:
         task: asyncio.Task[Any] = current
         loop = asyncio.get_running_loop()
         cause: list[LostError] = []
-        ended = False
+        ended = lost = False
         failed = True
 
         def lose(e: LostError) -> None:
@@ -159,6 +159,7 @@ class Client:
                 failed = False
             finally:
                 ended = True
+                lost = lease.state == "lost"
                 try:
                     await lease.release()
                 except LoktError:
@@ -172,6 +173,8 @@ class Client:
             if hasattr(task, "uncancel"):
                 task.uncancel()
             raise cause[0]
+        if lost:  # while the loop was busy
+            raise lease._lease._cause or LostError(f"the lock {name!r} was lost")
 
     async def lock(self, name: str) -> _client.Lock:
         """See ``lokt.Client.lock``."""
