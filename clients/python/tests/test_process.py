@@ -33,6 +33,7 @@ import lokt, os, time
 client = lokt.Client({self.server.url!r})
 lease = client.acquire("parents", ttl={TTL})
 if os.fork() == 0:
+    print("child", lease.state, flush=True)
     lease.release()
     own = client.acquire("childs", ttl={TTL})
     while not client.lock("childs").holders[0].get("renewals"):
@@ -44,7 +45,7 @@ os.wait()
 print("parent", lease.state, client.lock("parents").held)
 """
         ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-        self.assertEqual(ran.stdout, "child held\nparent held True\n", ran.stderr)
+        self.assertEqual(ran.stdout, "child lost\nchild held\nparent held True\n", ran.stderr)
 
     @unittest.skipUnless(hasattr(os, "fork"), "the system has no fork")
     def test_a_process_that_is_forked_while_a_client_is_made_can_make_one(self) -> None:

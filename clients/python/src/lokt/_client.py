@@ -147,7 +147,9 @@ class Lease:
     def remaining(self) -> float:
         """For how many seconds the lock may be relied on without another renewal."""
         return (
-            0.0 if self._released or self.lost.is_set() else max(self._beat.deadline - clock(), 0.0)
+            0.0
+            if self._released or self.lost.is_set() or self._pid != os.getpid()
+            else max(self._beat.deadline - clock(), 0.0)
         )
 
     def check(self) -> None:
