@@ -36,6 +36,31 @@ class TestWorker(unittest.TestCase):
         self.addCleanup(worker.drain)
         return worker
 
+    def test_a_worker_that_runs_already_is_not_run_again_beside_that(self) -> None:
+        begun = threading.Event()
+        worker = self.work(lambda job: begun.set())
+        self.jobs.submit()
+        self.assertTrue(begun.wait(30))
+        with self.assertRaises(RuntimeError):
+            worker.run()
+
+    def test_a_worker_goes_on_when_there_is_no_token_for_the_moment(self) -> None:
+        failures = []
+
+        def token() -> str:
+            if failures:
+                raise failures.pop()
+            return ""
+
+        def handle(job: lokt.Job) -> str:
+            failures.extend(KeyError("vault") for _ in range(4))
+            return "done"
+
+        self.client = lokt.Client(self.server.url, token=token)
+        self.work(handle)
+        job = self.jobs.wait(self.jobs.submit(), timeout=30)
+        self.assertEqual(("completed", "done"), (job["state"], job["result"]))
+
     def test_an_error_that_cannot_be_told_as_it_is_fails_the_attempt(self) -> None:
         # Promise S-354.
         class Speechless(Exception):

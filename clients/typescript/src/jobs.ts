@@ -285,6 +285,7 @@ export class Worker {
   readonly #draining = new AbortController();
   readonly #jobs = new Map<string, Job>();
   #running: Promise<void>[] = [];
+  #runs = false;
   #open: { id: string; since: number } | undefined; // a request without an answer: a lease may be the answer to its first try
   #wake = new AbortController();
 
@@ -298,8 +299,11 @@ export class Worker {
     if (options.maxUnits !== undefined) this.#ask["max_units"] = options.maxUnits;
   }
 
-  /** Works until `drain` is called or the signal aborts; jobs under way are finished first. */
+  /** Works until `drain` is called or the signal aborts; jobs under way are finished first. Rejects if it is called while it runs. */
   async run(signal?: AbortSignal): Promise<void> {
+    // Two would send the same request, and both do the job.
+    if (this.#runs) throw new Error("the worker runs already: concurrency is how many jobs it does at once");
+    this.#runs = true;
     const undo = onAbort(signal, () => this.drain());
     if (signal?.aborted) this.drain();
     const over = new AbortController();
@@ -329,6 +333,7 @@ export class Worker {
       over.abort();
       this.#wake.abort();
       await beats;
+      this.#runs = false;
     }
   }
 

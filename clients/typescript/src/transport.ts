@@ -154,8 +154,6 @@ export class Transport {
       headers["content-type"] = "application/json";
       init.body = JSON.stringify(value, finite);
     }
-    const token = this.#token();
-    if (token !== "") headers["authorization"] = `Bearer ${token}`;
     const ours = new AbortController();
     const late = setTimeout(() => ours.abort(new UnavailableError(`${at}: no answer in time`, "unavailable")), limit);
     const undo = onAbort(x.signal, () => ours.abort(x.signal!.reason));
@@ -163,6 +161,8 @@ export class Transport {
     let answer: Response;
     let text: string;
     try {
+      const token = this.#token(); // which may not be had for the moment, like a server
+      if (token !== "") headers["authorization"] = `Bearer ${token}`;
       x.sent?.();
       answer = await this.#fetch(at + path, init);
       this.#trusted = true;

@@ -404,6 +404,37 @@ test("a worker that is refused says so", withServer, async () => {
   rmSync(dir, { recursive: true });
 });
 
+test("a worker that runs already is not run again beside that", withServer, async () => {
+  await using server = await Server.start();
+  const client = new lokt.Lokt({ server: server.url });
+  const worker = new lokt.Worker(client, async () => undefined);
+  const ran = worker.run();
+  await assert.rejects(worker.run(), /runs already/);
+  worker.drain();
+  await ran;
+  await worker.run();
+});
+
+test("a worker goes on when there is no token for the moment", withServer, async () => {
+  await using server = await Server.start();
+  let failures = 0;
+  const token = (): string => {
+    if (failures-- > 0) throw new Error("the vault is away");
+    return "";
+  };
+  const client = new lokt.Lokt({ server: server.url, token });
+  const worker = new lokt.Worker(client, async () => {
+    failures = 4;
+    return "done";
+  });
+  const ran = worker.run();
+  const { jobs } = new lokt.Lokt({ server: server.url });
+  const job = await jobs.wait(await jobs.submit(), { signal: AbortSignal.timeout(60_000) });
+  worker.drain();
+  await ran;
+  assert.equal(job.result, "done");
+});
+
 test("a worker that cannot wait at the server waits itself", async () => {
   const asked: number[] = [];
   const full = answering(async () => {

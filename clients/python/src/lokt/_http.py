@@ -207,7 +207,9 @@ class Transport:
                     raw = answer.read(_LONGEST_ANSWER + 1)
                     if answer.length and len(raw) <= _LONGEST_ANSWER:  # half an answer is none
                         raise http.client.IncompleteRead(raw, answer.length)
-                except (OSError, http.client.HTTPException, ValueError) as e:  # the last for the size of a chunk
+                except errors.LoktError:
+                    raise
+                except Exception as e:  # the network's, or that of a function which has no token for the moment
                     connection.close()
                     if (
                         kept

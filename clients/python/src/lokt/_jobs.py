@@ -273,6 +273,7 @@ class Worker:
         self.worker_id = (
             worker_id or f"{client.owner.id}-{client.owner.host}-{secrets.token_hex(4)}"
         )
+        self._once = threading.Lock()
         self._draining = threading.Event()
         self._asking: Call | None = None
         self._request_id, self._first = "", 0.0  # of a request without an answer, and when it was first made
@@ -282,8 +283,16 @@ class Worker:
 
     def run(self, *, signals: bool = True) -> None:
         """Works until ``drain``, and with ``signals`` until SIGTERM or SIGINT; jobs under way are finished first. A second signal
-        does what it did before.
+        does what it did before. Raises RuntimeError if it is called while it runs.
         """
+        if not self._once.acquire(blocking=False):  # two would send the same request, and both do the job
+            raise RuntimeError("the worker runs already: concurrency is how many jobs it does at once")
+        try:
+            self._run(signals)
+        finally:
+            self._once.release()
+
+    def _run(self, signals: bool) -> None:
         before: dict[signal.Signals, Any] = {}
 
         def restore() -> None:
