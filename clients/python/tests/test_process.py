@@ -222,6 +222,28 @@ got.wait()
             self.assertTrue(lease.lost.wait(30))
         self.assertEqual(set(left.values()), {0})
 
+    def test_a_renewal_that_ends_its_thread_is_none(self) -> None:
+        def token() -> str:
+            if threading.current_thread().name == "lokt-renewal":
+                raise SystemExit
+            return ""
+
+        lease = lokt.Client(self.server.url, token=token).acquire("db", ttl=TTL)
+        until(lambda: lease.state != "held")
+        released = threading.Thread(target=lease.release, daemon=True)
+        released.start()
+        released.join(30)
+        self.assertFalse(released.is_alive())
+
+    def test_a_loss_is_told_to_all_though_one_of_them_fails(self) -> None:
+        told = threading.Event()
+        lease = self.client.acquire("db", ttl=TTL)
+        lease.on_loss(lambda _: [][0])
+        lease.on_loss(lambda _: told.set())
+        self.client.force_release("db")
+        with mock.patch("traceback.print_exc"):
+            self.assertTrue(told.wait(30))
+
     def test_a_second_signal_ends_a_worker_whose_job_does_not_end(self) -> None:
         # Promise S-360.
         script = """

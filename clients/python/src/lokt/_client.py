@@ -10,6 +10,7 @@ import os
 import secrets
 import socket
 import threading
+import traceback
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -207,7 +208,10 @@ class Lease:
             listeners, self._listeners = self._listeners, []
             self.lost.set()
         for listener in listeners:
-            listener(cause)
+            try:
+                listener(cause)
+            except Exception:  # the others are told, too
+                traceback.print_exc()
 
 
 class Client:

@@ -135,7 +135,7 @@ class Keeper:
             failure: BaseException | None = None
         except (NotFoundError, NotOwnerError) as e:
             failure, final = e, LostError(f"the lease is over: {e}", e)
-        except Exception as e:  # whatever it was, the lease may still be held
+        except BaseException as e:  # whatever it was, the lease may still be held
             failure = e
         with self._cond:
             beat.idle.set()
