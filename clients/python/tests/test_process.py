@@ -237,8 +237,12 @@ got.wait()
 
     def test_a_loss_is_told_to_all_though_one_of_them_fails(self) -> None:
         told = threading.Event()
+
+        def fail(e: lokt.LostError) -> None:
+            raise e
+
         lease = self.client.acquire("db", ttl=TTL)
-        lease.on_loss(lambda _: [][0])
+        lease.on_loss(fail)
         lease.on_loss(lambda _: told.set())
         self.client.force_release("db")
         with mock.patch("traceback.print_exc"):

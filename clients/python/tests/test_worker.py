@@ -45,7 +45,7 @@ class TestWorker(unittest.TestCase):
             worker.run()
 
     def test_a_worker_goes_on_when_there_is_no_token_for_the_moment(self) -> None:
-        failures = []
+        failures: list[Exception] = []
 
         def token() -> str:
             if failures:
