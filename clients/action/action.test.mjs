@@ -1,6 +1,7 @@
 // The steps of the action, against a real loktd: LOKTD names its program.
 import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
+import { createSocket } from "node:dgram";
 import { once } from "node:events";
 import { copyFileSync, existsSync, mkdtempSync, readFileSync, writeFileSync } from "node:fs";
 import { createServer as createHTTP } from "node:http";
@@ -49,10 +50,17 @@ function job(name, inputs) {
   return j;
 }
 
-/** A port that nobody gets who does not ask for it: the system gives connections, and who asks for any port, those above. */
+/**
+ * A port that nobody gets who does not ask for it: the system gives connections, and who asks for any port, those above. A socket for
+ * datagrams has its number as long as this program lives, lest another test choose it.
+ */
 async function freePort() {
   for (;;) {
     const port = 10_000 + Math.floor(Math.random() * 22_000);
+    const mark = createSocket("udp4");
+    const marked = await new Promise((resolve) => mark.once("error", () => resolve(false)).bind(port, "127.0.0.1", () => resolve(true)));
+    mark.unref();
+    if (!marked) continue; // another test's
     const s = createServer();
     const free = await new Promise((resolve) => s.once("error", () => resolve(false)).listen(port, "127.0.0.1", () => resolve(true)));
     if (!free) continue; // somebody else's

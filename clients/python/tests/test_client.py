@@ -35,16 +35,25 @@ def until(seen: Callable[[], Any]) -> None:
         time.sleep(0.02)
 
 
+# Sockets for datagrams that have the numbers of the ports that were chosen, as long as this
+# process lives: no other test chooses those.
+marks: list[socket.socket] = []
+
+
 def free_port() -> int:
     """A port that nobody gets who does not ask for it: the system gives connections, and who asks for any, those above."""
     while True:
         port = random.randrange(10_000, 32_000)
+        mark = socket.socket(type=socket.SOCK_DGRAM)
         with socket.socket() as s:
             try:
+                mark.bind(("127.0.0.1", port))
                 s.bind(("127.0.0.1", port))
-                return port
             except OSError:
-                pass  # somebody else's
+                mark.close()
+                continue  # somebody else's
+        marks.append(mark)
+        return port
 
 
 class Server:

@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import { type ChildProcess, spawn } from "node:child_process";
+import { createSocket } from "node:dgram";
 import { once } from "node:events";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { createServer } from "node:http";
@@ -18,10 +19,17 @@ const loktd = process.env["LOKTD"] ?? "";
 const ttlMs = 8000;
 const withServer = { skip: loktd === "" ? "LOKTD does not name a loktd" : false };
 
-/** A port that nobody gets who does not ask for it: the system gives connections, and who asks for any port, those above. */
+/**
+ * A port that nobody gets who does not ask for it: the system gives connections, and who asks for any port, those above. A socket for
+ * datagrams has its number as long as this program lives, lest another test choose it.
+ */
 async function freePort(): Promise<number> {
   for (;;) {
     const port = 10_000 + Math.floor(Math.random() * 22_000);
+    const mark = createSocket("udp4");
+    const marked = await new Promise<boolean>((resolve) => mark.once("error", () => resolve(false)).bind(port, "127.0.0.1", () => resolve(true)));
+    mark.unref();
+    if (!marked) continue; // another test's
     const s = createTCP();
     const free = await new Promise<boolean>((resolve) => s.once("error", () => resolve(false)).listen(port, "127.0.0.1", () => resolve(true)));
     if (!free) continue; // somebody else's

@@ -3,7 +3,6 @@
 package ports
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -18,25 +17,26 @@ const (
 	tries   = 1000 // bounds how many ports are looked at
 )
 
-// Free returns so many different addresses of loopback on which nobody listens, and which nobody gets who does not ask
-// for that very port.
+// Free returns so many different addresses of loopback on which nobody listens, and which nobody gets who does not ask for that very
+// port. A socket for datagrams has its number as long as this process lives, lest another test choose it.
 func Free(n int) (addresses []string, err error) {
-	var held []net.Listener
-	defer func() {
-		for _, l := range held {
-			err = errors.Join(err, l.Close())
-		}
-	}()
 	for range tries {
-		if len(held) == n {
+		if len(addresses) == n {
 			return addresses, nil
 		}
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(lowest+rand.IntN(highest-lowest)))) //nolint:noctx // it does not wait
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(lowest+rand.IntN(highest-lowest)))
+		mark, err := net.ListenPacket("udp", address) //nolint:noctx // it does not wait
 		if err != nil {
+			continue // another test's
+		}
+		l, err := net.Listen("tcp", address) //nolint:noctx // it does not wait
+		if err != nil {
+			_ = mark.Close()
 			continue // somebody else's
 		}
-		held = append(held, l)
-		addresses = append(addresses, l.Addr().String())
+		_ = l.Close()
+		go func() { _, _, _ = mark.ReadFrom(make([]byte, 1)) }() // which keeps it
+		addresses = append(addresses, address)
 	}
-	return nil, fmt.Errorf("found %d of %d free ports from %d to %d", len(held), n, lowest, highest)
+	return nil, fmt.Errorf("found %d of %d free ports from %d to %d", len(addresses), n, lowest, highest)
 }
