@@ -78,7 +78,8 @@ func (s *site) start() {
 	})
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil || !strings.Contains(line, "listening") {
-		s.t.Fatalf("loktd says %q, %v", line, err)
+		_, _ = cmd.Process.Kill(), cmd.Wait() // so that its log is whole
+		s.t.Fatalf("loktd says %q, %v, %v: %s", line, err, cmd.ProcessState, log)
 	}
 }
 
