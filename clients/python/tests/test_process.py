@@ -195,6 +195,19 @@ got.wait()
                     time.sleep(0.1)
                 self.fail("the block goes on")
 
+    def test_a_loss_that_is_taken_for_that_of_an_inner_lock_is_told_again(self) -> None:
+        # Promise S-355.
+        with self.assertRaises(lokt.LostError):
+            with self.client.guard("outer", ttl=TTL):
+                with self.assertRaises(lokt.LostError):
+                    with self.client.guard("inner", ttl=60):
+                        self.client.force_release("outer")
+                        for _ in range(300):
+                            time.sleep(0.1)
+                for _ in range(300):
+                    time.sleep(0.1)
+                self.fail("the block goes on")
+
     def test_the_loss_of_a_lock_is_told_while_another_is_tried(self) -> None:
         # Promise S-355.
         for method in ("POST", "DELETE"):

@@ -541,9 +541,11 @@ class _Interrupt:
             self._ended = True
 
     def left(self) -> None:
-        """Tells the block around this one of its loss again: of two that a thread is told of at once, it gets one."""
+        """Tells the block around this one of its loss again: of two that a thread is told of at once, it gets one, and who
+        left this block may have taken it for the loss of this one's.
+        """
         _here.innermost = self._around
-        if self._raised and self._around is not None and self._around._raised:
+        if self._around is not None and self._around._raised:
             again = threading.Timer(0.1, self._around._raise, (LostError(),))  # unless it ends, too
             again.daemon = True
             again.start()
