@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -48,11 +49,13 @@ func TestALookAtALongQueueOpensNoFileForEachWaiter(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
+	var waiting sync.WaitGroup
+	defer waiting.Wait() // who leaves the queue writes where the test is to leave nothing
 	defer cancel()
 	for range waiters {
 		c := by("waiter")
 		c.LeaseID, c.Wait, c.Strict, c.Owner.Process = lokt.NewLeaseID(), -1, true, self
-		go func() { _, _ = m.Acquire(ctx, c) }()
+		waiting.Go(func() { _, _ = m.Acquire(ctx, c) })
 	}
 	var lives atomic.Int64
 	other := open(t, dir, Options{fs: countingFS{vfs.OS(), &lives}})
