@@ -243,6 +243,7 @@ func (p *place) staleRecord(kind string) func(name string) []byte {
 		h.kill(syscall.SIGKILL)
 		check(p.t, h.in.Close())
 		h.wait()
+		p.eventually("it is dead", func() bool { return p.run("exists", "template").code == 3 }) // see comesFree
 		return func(name string) []byte {
 			return bytes.ReplaceAll(data, []byte(`"template"`), []byte(strconv.Quote(name)))
 		}

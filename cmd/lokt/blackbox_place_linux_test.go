@@ -178,7 +178,8 @@ func (p *place) held(name string) {
 	p.as("whoever").want(2, "guard", name, "--", "true")
 }
 
-// comesFree waits until the lock can be had.
+// comesFree waits until the lock can be had. Whose guard and command are dead may have it for a moment yet: what the guard was about to
+// start beside its command has its files until then.
 func (p *place) comesFree(name string) {
 	p.t.Helper()
 	p.eventually("the lock comes free", func() bool {

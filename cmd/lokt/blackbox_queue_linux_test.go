@@ -254,7 +254,7 @@ func TestSharedAndSlotsLetInAsManyAsAllOfThemAllow(t *testing.T) {
 	one.kill(syscall.SIGKILL)
 	check(t, one.in.Close())
 	one.wait()
-	p.as("three").want(0, "lock", "s", "--slots", "9")
+	p.eventually("its slot is free", func() bool { return p.as("three").run("lock", "s", "--slots", "9").code == 0 }) // see comesFree
 	p.as("three").want(0, "unlock", "s")
 	same.finish()
 	p.free("s")

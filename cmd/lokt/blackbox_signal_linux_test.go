@@ -296,7 +296,8 @@ func TestTheHangupOfATerminalReachesTheCommandExactlyOnce(t *testing.T) {
 	})
 	t.Run("if a shell does", func(t *testing.T) {
 		p := newPlace(t)
-		shell, term, counted := p.counterOnTerminal([]string{"sh", "-c", `"$@" & echo $! >"$GUARD"; wait`, "sh"}, "ENDS=no", "GUARD="+p.dir+"/guard")
+		const script = `sh -c 'echo $$ >"$GUARD"; exec "$@"' sh "$@" & wait` // it is told before the command can have begun
+		shell, term, counted := p.counterOnTerminal([]string{"sh", "-c", script, "sh"}, "ENDS=no", "GUARD="+p.dir+"/guard")
 		_ = shell
 		var guard int
 		data, err := os.ReadFile(p.dir + "/guard")
