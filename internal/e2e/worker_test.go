@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/lokt-dev/lokt/internal/process"
 )
 
 // marks is a command that writes its token and process ID into a file, again and again, until it is ended.
@@ -262,14 +264,19 @@ func TestACommandWhoseRunnerIsStoppedEndsToo(t *testing.T) {
 		t.Skip("the kernel ends it on Linux only")
 	}
 	s := newSite(t, 8*time.Second)
-	s.worker("--grace", "1s", "--", s.script("do.sh", marks))
+	s.worker("--grace", "1s", "--", s.script("do.sh", "(setsid sh -c 'echo begun; exec sleep 600' >>detached &)\n"+marks))
 	id := s.submit()
 	pid := s.marked(1)
-	if err := syscall.Kill(parent(t, pid), syscall.SIGSTOP); err != nil {
+	runner := parent(t, pid)
+	s.until("what has detached itself has begun", func() bool { return len(s.lines("detached")) == 1 })
+	all := process.Descendants(runner)
+	if err := syscall.Kill(runner, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	s.must("job", "cancel", id)
-	s.gone(pid)
+	for _, pid := range append(all, pid) {
+		s.gone(pid)
+	}
 	s.becomes(id, "cancelled")
 
 	if err := os.Remove(s.dir + "/marks"); err != nil {

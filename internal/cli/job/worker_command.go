@@ -34,7 +34,8 @@ type jobCommand struct {
 	long   bool // a report was longer than any may be
 	skip   bool // until its end
 
-	stopped bool // it was told to end
+	stopped bool        // it was told to end
+	late    *time.Timer // kills the process that runs it, if that has not ended by then
 	tail    tail
 }
 
@@ -68,6 +69,9 @@ func (c *jobCommand) execute(ctx context.Context) error {
 	finish()         // what nobody reads waits no more
 	_ = pipe.Close() // and so ends a write that nobody reads
 	done.Wait()
+	if c.late != nil {
+		c.late.Stop() // its process ID may be another's from now on
+	}
 	ended()
 	if code := cmd.ProcessState.ExitCode(); code < 0 { // the process that runs the command was killed, and cannot end it
 		killGroup(cmd.Process.Pid)
@@ -160,7 +164,7 @@ func (c *jobCommand) order(ctx, over context.Context, pipe io.Writer, runner *os
 		select {
 		case <-over.Done(): // also if ctx is
 			if c.stopped = ctx.Err() != nil && to.Encode(orders{}) == nil; c.stopped { // if that process is stopped itself, it ends nothing
-				time.AfterFunc(c.latest(context.Cause(ctx)), func() { _ = runner.Kill() })
+				c.late = time.AfterFunc(c.latest(context.Cause(ctx)), func() { kill(runner) })
 			}
 			return
 		case <-tick.C:
@@ -169,6 +173,15 @@ func (c *jobCommand) order(ctx, over context.Context, pipe io.Writer, runner *os
 			}
 		}
 	}
+}
+
+// kill kills the process that runs the command, and before that what it has started: who has detached himself is found no more when
+// that process is gone.
+func kill(runner *os.Process) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	process.KillDescendants(ctx, runner.Pid)
+	_ = runner.Kill()
 }
 
 // latest is how long the process that runs the command has, from when it is told to end it for that cause.
