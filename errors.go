@@ -54,7 +54,7 @@ type BlockedError struct {
 func (e *BlockedError) Error() string {
 	var b strings.Builder
 	if e.TimedOut > 0 {
-		fmt.Fprintf(&b, "gave up after %v: ", e.TimedOut)
+		fmt.Fprintf(&b, "gave up after %v: ", e.TimedOut.Round(time.Millisecond))
 	}
 	switch {
 	case len(e.Cycle) > 0:

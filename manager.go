@@ -95,7 +95,7 @@ func (m *Manager) acquire(ctx context.Context, c *Claim, polled bool) *decision 
 	switch {
 	case err != nil:
 		if !polled && !errors.Is(err, ErrDamaged) { // the store does not say whether it kept the claim
-			_, _ = m.leave(ctx, c, leftCancelled, 0, min(undoTimeout, storeTimeout-time.Since(begun)))
+			_, _ = m.leave(ctx, c, leftCancelled, min(undoTimeout, storeTimeout-time.Since(begun)))
 		}
 		return &decision{err: err}
 	case d.place == nil:
@@ -242,7 +242,7 @@ func (m *Manager) wait(ctx context.Context, c *Claim, begun, until time.Time, po
 		case err == nil:
 			continue
 		case !polled:
-			_, _ = m.leave(ctx, c, leftCancelled, time.Since(begun), undoTimeout)
+			_, _ = m.leave(ctx, c, leftCancelled, undoTimeout)
 		case context.Cause(ctx) == context.Canceled: //nolint:errorlint // a cause that wraps it is another's doing
 			m.hungUp(ctx, c, until)
 		}
@@ -296,7 +296,7 @@ const (
 // giveUp takes the claim out of the queue and says what was in its way; if it was granted meanwhile, it keeps the
 // grant. Who polls asks again if the store does not answer.
 func (m *Manager) giveUp(ctx context.Context, c *Claim, how string, waited time.Duration, cycle []string, polled bool) *decision {
-	d, err := m.leave(ctx, c, how, waited, undoTimeout)
+	d, err := m.leave(ctx, c, how, undoTimeout)
 	var blocked *BlockedError
 	switch {
 	case err != nil && (polled || errors.Is(err, ErrDamaged)):
@@ -305,17 +305,17 @@ func (m *Manager) giveUp(ctx context.Context, c *Claim, how string, waited time.
 		blocked = &BlockedError{Name: c.Name, Now: time.Now(), TimedOut: waited, Cycle: cycle, Unsure: true}
 		return &decision{err: fmt.Errorf("%w: %w", blocked, err)}
 	case errors.As(d.err, &blocked) && blocked.Ousted == "":
-		blocked.TimedOut, blocked.Cycle = waited, cycle
+		blocked.TimedOut, blocked.Cycle = max(waited, blocked.TimedOut), cycle // it may have begun to wait with an earlier request
 	}
 	return d
 }
 
 // leave takes the claim out of the queue, even if ctx has ended. It does its best: an orphan ends with its process or its
 // time to live.
-func (m *Manager) leave(ctx context.Context, c *Claim, how string, waited, limit time.Duration) (*decision, error) {
+func (m *Manager) leave(ctx context.Context, c *Claim, how string, limit time.Duration) (*decision, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
-	return m.apply(ctx, c.Name, func(s Snapshot) *decision { return leaveQueue(s, *c, how, waited) })
+	return m.apply(ctx, c.Name, func(s Snapshot) *decision { return leaveQueue(s, *c, how) })
 }
 
 // deadlockAfter is how long a claim waits before it looks for circles; later looks come up to four times as far apart.

@@ -761,7 +761,7 @@ func (t Target) another(f *Freeze) bool {
 
 // leaveQueue decides about a waiting claim whose time is up. If it was granted meanwhile it keeps the grant, unless it
 // was cancelled.
-func leaveQueue(s Snapshot, c Claim, how string, waited time.Duration) *decision {
+func leaveQueue(s Snapshot, c Claim, how string) *decision {
 	if late := s.tooLate(c.LeaseID, c.Ticket); late != nil {
 		return late
 	}
@@ -788,7 +788,7 @@ func leaveQueue(s Snapshot, c Claim, how string, waited time.Duration) *decision
 		} else {
 			d.Lock.quit(i, s.Now)
 		}
-		d.noteEnd(s.Now, w, how, waited)
+		d.noteEnd(s.Now, w, how, s.Now.Sub(w.Since))
 		d.serve(s)
 	}
 	if i := d.Lock.held(c.LeaseID); i >= 0 { // in this very step
@@ -801,6 +801,10 @@ func leaveQueue(s Snapshot, c Claim, how string, waited time.Duration) *decision
 		c.Wait = 0
 		return acquire(s, c)
 	}
-	d.err = d.Lock.blocked(&c, s.Now)
+	e := d.Lock.blocked(&c, s.Now)
+	if how == leftTimeout && w != nil {
+		e.TimedOut = s.Now.Sub(w.Since)
+	}
+	d.err = e
 	return d
 }

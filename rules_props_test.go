@@ -232,7 +232,7 @@ func (w *world) request(st step) *request {
 		how := pick(st.shape, leftTimeout, leftCancelled, leftDeadlock)
 		r := &request{
 			text: "leave by " + how + " of " + c.LeaseID, by: c, leaves: c.LeaseID, gaveWay: how == leftDeadlock,
-			rule: func(s Snapshot) *decision { return leaveQueue(s, c, how, time.Second) },
+			rule: func(s Snapshot) *decision { return leaveQueue(s, c, how) },
 		}
 		if how == leftCancelled {
 			r.release = &Target{LeaseID: c.LeaseID, Ticket: c.Ticket}

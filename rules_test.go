@@ -523,7 +523,7 @@ func TestWhoWasSentAwayHearsSoHoweverOftenItAsks(t *testing.T) {
 		l.apply(asked(l.s, as("c", newest, waits), PresenceTTL))
 		l.expect("a", "b c")
 	}
-	d = l.apply(leaveQueue(l.s, as("b", newest, waits), leftTimeout, time.Second)) // between its last look and this
+	d = l.apply(leaveQueue(l.s, as("b", newest, waits), leftTimeout)) // between its last look and this
 	if blocked := (*BlockedError)(nil); !errors.As(d.err, &blocked) || blocked.Ousted != "c@here" {
 		t.Errorf("at the end of its time b hears %v", d.err)
 	}
@@ -1311,7 +1311,7 @@ func TestLeavingTheQueue(t *testing.T) {
 			} else if c.granted {
 				l.release("a")
 			}
-			d := l.apply(leaveQueue(l.s, as("b", waits), c.how, time.Second))
+			d := l.apply(leaveQueue(l.s, as("b", waits), c.how))
 			if (d.err != nil) != c.err {
 				t.Errorf("error %v", d.err)
 			}
@@ -1333,11 +1333,23 @@ func TestWaiterThatSleptTooLongTakesWhatIsFree(t *testing.T) {
 	l.grant(as("a", ttl(time.Second)))
 	l.enqueue(as("b"))
 	l.pass(time.Hour)
-	d := l.apply(leaveQueue(l.s, as("b", waits), leftTimeout, time.Hour))
+	d := l.apply(leaveQueue(l.s, as("b", waits), leftTimeout))
 	if d.err != nil || d.holder.LeaseID != "b" {
 		t.Errorf("answered %+v, %v", d.holder, d.err)
 	}
 	l.expect("b", "")
+}
+
+func TestAClaimThatGivesUpSaysHowLongItHasWaitedWithAllItsRequests(t *testing.T) {
+	l := newLab(t)
+	l.grant(as("a", ttl(time.Hour)))
+	l.enqueue(as("b"))
+	l.pass(5 * time.Second)
+	d := l.apply(leaveQueue(l.s, as("b", waits), leftTimeout))
+	blocked, _ := errors.AsType[*BlockedError](d.err)
+	if blocked == nil || blocked.TimedOut != 5*time.Second || d.Events[0].Extra[ExtraWaited] != "5000" {
+		t.Errorf("%v, noted %v", d.err, d.Events)
+	}
 }
 
 // Promise S-46.
@@ -1497,9 +1509,9 @@ func TestWhatAnEarlierProcessOfATicketSendsLateChangesNothing(t *testing.T) {
 	late := map[string]func(s Snapshot) *decision{
 		"claim":        func(s Snapshot) *decision { return acquire(s, first) },
 		"poll":         func(s Snapshot) *decision { return asked(s, first, time.Second) },
-		"cancellation": func(s Snapshot) *decision { return leaveQueue(s, first, leftCancelled, 0) },
-		"time-out":     func(s Snapshot) *decision { return leaveQueue(s, first, leftTimeout, 0) },
-		"circle":       func(s Snapshot) *decision { return leaveQueue(s, first, leftDeadlock, 0) },
+		"cancellation": func(s Snapshot) *decision { return leaveQueue(s, first, leftCancelled) },
+		"time-out":     func(s Snapshot) *decision { return leaveQueue(s, first, leftTimeout) },
+		"circle":       func(s Snapshot) *decision { return leaveQueue(s, first, leftDeadlock) },
 		"release":      func(s Snapshot) *decision { return release(s, Target{Name: "x", LeaseID: "b", Ticket: 1}) },
 	}
 	for _, where := range []string{"in the queue", "granted", "holds"} {

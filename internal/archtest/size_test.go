@@ -99,7 +99,7 @@ func above() map[string]int {
 		"internal/glob":      383,
 		"internal/policy":    390,
 		"internal/cli/bench": 354,
-		".":                  4772, // with the pace of a server, the rules for claims that outlive who waits for them and for holds that are passed on, and small stacks
+		".":                  4776, // with the pace of a server, the rules for claims that outlive who waits for them and for holds that are passed on, and small stacks
 		"httpapi":            4903, // with renewals in batches, and their pace, claims whose hold is over, and answers that are not loktd's
 		"internal/audit":     896,
 		"internal/cli":       8006, // with lokt why --file
