@@ -227,6 +227,13 @@ func (t *pgLocks) view(ctx context.Context, name string) (lokt.Snapshot, error) 
 	return l.is.snapshot(t.state.now), nil
 }
 
+// theirs are the rows of a table that turns wrote, from after one to another. Each is looked for by itself, and so are the turns: how many
+// there will be is not known when the statement is planned, and a guess too high has the whole table read in every turn.
+func theirs(table string) string {
+	return "(SELECT DISTINCT unnest(" + table + ") AS id FROM turns WHERE turn BETWEEN $1::bigint + 1 AND $2) t" +
+		" LEFT JOIN LATERAL (SELECT * FROM " + table + " WHERE id = t.id OFFSET 0) u ON true"
+}
+
 // follow reads what others stored since the turn that the manager knows of. An older state of the database may have been
 // put in its place: then that turn is not there, or another one has its number.
 func (s *serverJobs) follow(ctx context.Context, c *pgx.Conn, now *pgLast) (*jobs.Changes, error) {
@@ -234,11 +241,11 @@ func (s *serverJobs) follow(ctx context.Context, c *pgx.Conn, now *pgLast) (*job
 	there, damaged := false, false
 	var b pgx.Batch
 	b.Queue(`SELECT count(*) FILTER (WHERE turn > $1) = $2 AND coalesce(min(writer) FILTER (WHERE turn = $1), '') = $3
-		FROM turns WHERE turn >= $1`, s.seen.number, now.number-s.seen.number, s.seen.writer).
+		FROM turns WHERE turn BETWEEN $1::bigint AND $1 + $2`, s.seen.number, now.number-s.seen.number, s.seen.writer).
 		QueryRow(func(row pgx.Row) error { return row.Scan(&there) })
 	// What is not there has the sum of no document.
 	b.Queue(`SELECT t.id, coalesce(doc, ''), coalesce(payload, ''), coalesce(sum, -1)
-		FROM (SELECT DISTINCT unnest(jobs) AS id FROM turns WHERE turn > $1) t LEFT JOIN jobs j ON j.id = t.id`, s.seen.number).
+		FROM `+theirs("jobs"), s.seen.number, now.number).
 		Query(func(rows pgx.Rows) error {
 			return each(rows, func(from row) error {
 				r := jobRow{Record: &jobs.Record{}}
@@ -249,7 +256,7 @@ func (s *serverJobs) follow(ctx context.Context, c *pgx.Conn, now *pgLast) (*job
 			})
 		})
 	b.Queue(`SELECT t.id, coalesce(doc, ''), coalesce(sum, -1)
-		FROM (SELECT DISTINCT unnest(memos) AS id FROM turns WHERE turn > $1) t LEFT JOIN memos m ON m.id = t.id`, s.seen.number).
+		FROM `+theirs("memos"), s.seen.number, now.number).
 		Query(func(rows pgx.Rows) error {
 			return each(rows, func(from row) error {
 				m, err := readMemo(from)

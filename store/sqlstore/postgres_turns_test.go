@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
 	"github.com/lokt-dev/lokt/jobs/jobstest"
@@ -314,6 +316,36 @@ func TestAPieceOfOutputCostsTheSameHoweverManyAreKept(t *testing.T) {
 		Scan(&scans, &kept)
 	if err != nil || scans > 10 || kept != jobs.KeptPieces {
 		t.Errorf("the table was looked through %d times, and %d pieces are kept, %v", scans, kept, err)
+	}
+}
+
+func TestAServerFollowsTheOthersWithoutReadingAllThatIsKept(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	s, other := serverJobsOf(openPG(t, url, Options{})), serverJobsOf(openPG(t, url, Options{}))
+	store(t, s, submitted(1, "a"))
+	runSQL(t, url, "INSERT INTO jobs SELECT 'b' || n, n, NULL, '', '', NULL, '', 0, '{}' FROM generate_series(10, 30000) n",
+		"INSERT INTO memos SELECT n, NULL, '', 0 FROM generate_series(10, 30000) n",
+		"INSERT INTO turns SELECT -n, '', ARRAY['b' || n], ARRAY[n] FROM generate_series(10, 10000) n", "ANALYZE jobs, memos, turns")
+	c := submitted(2, "a")
+	c.Memos = []jobs.Memo{{ID: "m", JobID: "a2"}}
+	store(t, other, c)
+	conn := session(t, url)
+	run(t, conn, "SET plan_cache_mode = force_generic_plan", "BEGIN") // as any statement may be planned that was prepared
+	var now pgLast
+	var b pgx.Batch
+	now.ask(&b, &pgState{})
+	if err := exchange(t.Context(), conn, &b, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := s.follow(t.Context(), conn, &now); err != nil || len(all.Jobs) != 1 || len(all.Memos) != 1 {
+		t.Fatalf("it is told of %+v, %v", all, err)
+	}
+	var read int
+	err := conn.QueryRow(t.Context(), "SELECT sum(seq_tup_read) FROM pg_stat_xact_user_tables"+
+		" WHERE relid = ANY ('{jobs, memos, turns}'::regclass[])").Scan(&read)
+	if err != nil || read > 100 {
+		t.Errorf("%d rows were looked through, %v", read, err)
 	}
 }
 
