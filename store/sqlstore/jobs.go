@@ -24,6 +24,10 @@ type keptJobs struct {
 	trimming func(ctx context.Context, forget func(execute, time.Time) error) error
 
 	document string // what a job j is opened with: id, doc, payload, sum
+
+	// ranges has ended jobs of a state or a type looked for as a range of (state, revision): PostgreSQL, if it is told of a state that the
+	// job has, may look through all jobs by revision instead, because it does not know how few have it.
+	ranges bool
 	closable
 
 	mu      sync.Mutex
@@ -158,31 +162,49 @@ func (s *keptJobs) Ended(ctx context.Context, jobID string) (jobs.Record, error)
 	return *found.Record, nil
 }
 
+// newest adds to a condition that an ended job j has the state and the type, unless they are empty, and a revision from one to below
+// another, which is the last argument; and then the order, newest first, and a limit.
+func (s *keptJobs) newest(where string, args []any, state jobs.State, jobType string, from, below uint64) (string, []any) {
+	columns := [][2]string{{"type", jobType}, {"state", string(state)}}
+	if state != jobs.Completed { // fewer jobs than are of a type
+		slices.Reverse(columns)
+	}
+	least, end, by := []any{int64(min(from, math.MaxInt64))}, []any{int64(min(below, math.MaxInt64))}, "j.revision"
+	for _, c := range columns {
+		switch {
+		case c[1] == "":
+		case s.ranges && len(end) == 1:
+			least, end, by = []any{c[1], least[0]}, []any{c[1], end[0]}, "j."+c[0]+" DESC, j.revision"
+		default:
+			where, args = where+" AND j."+c[0]+" = ?", append(args, c[1])
+		}
+	}
+	row, marks := strings.ReplaceAll(by, " DESC", ""), "?"+strings.Repeat(", ?", len(end)-1)
+	where += " AND (" + row + ") >= (" + marks + ") AND (" + row + ") < (" + marks + ") ORDER BY " + by + " DESC LIMIT ?"
+	return where, slices.Concat(args, least, end)
+}
+
+// holding is the condition that a column's text has another in it, and its argument.
+func holding(column, text string) (string, []any) {
+	return column + " LIKE ? ESCAPE '!'", []any{"%" + strings.NewReplacer("!", "!!", "%", "!%", "_", "!_").Replace(text) + "%"}
+}
+
 // ListEnded implements jobs.Store. A job that cannot be read has its place; who asks for it is told why.
 func (s *keptJobs) ListEnded(
 	ctx context.Context, f jobs.Filter, from, below uint64, limit int,
 ) (all []jobs.Record, err error) {
-	statement, args := s.ended("j.revision >= ?"), []any{int64(min(from, 1<<63-1))}
-	add := func(condition string, value any) {
-		statement, args = statement+" AND "+condition, append(args, value)
-	}
-	if f.State != "" {
-		add("j.state = ?", string(f.State))
-	}
-	if f.Type != "" {
-		add("j.type = ?", f.Type)
-	}
+	where, args := "true", []any(nil)
 	if f.Tag != "" { // finds few others
 		tag, err := lokt.Marshal(f.Tag)
 		if err != nil {
 			return nil, nil //nolint:nilerr // no job has it
 		}
-		add("j.doc LIKE ? ESCAPE '!'", "%"+strings.NewReplacer("!", "!!", "%", "!%", "_", "!_").Replace(string(tag))+"%")
+		where, args = holding("j.doc", string(tag))
 	}
-	add("j.revision < ?", int64(min(below, 1<<63-1)))
+	where, args = s.newest(where, args, f.State, f.Type, from, below)
 	for n := limit; n == limit && len(all) < limit; {
 		n = 0
-		err := s.rows(ctx, statement+" ORDER BY j.revision DESC LIMIT ?", append(args, limit), func(from row) error {
+		err := s.rows(ctx, s.ended(where), append(args, limit), func(from row) error {
 			r := jobRow{Record: &jobs.Record{}}
 			err := r.scan(from, &r.State, &r.Revision)
 			n, args[len(args)-1] = n+1, int64(r.Revision)
@@ -200,13 +222,8 @@ func (s *keptJobs) ListEnded(
 
 // CountEnded implements jobs.Store.
 func (s *keptJobs) CountEnded(ctx context.Context, state jobs.State, jobType string) (n int, err error) {
-	statement, args := "SELECT count(*) FROM (SELECT 1 FROM ended WHERE true", []any{}
-	for _, is := range [][2]string{{"state", string(state)}, {"type", jobType}} {
-		if is[1] != "" {
-			statement, args = statement+" AND "+is[0]+" = ?", append(args, is[1])
-		}
-	}
-	err = s.rows(ctx, statement+" LIMIT ?) found", append(args, jobs.MaxCount), func(from row) error { return from.Scan(&n) })
+	where, args := s.newest("true", nil, state, jobType, 0, math.MaxUint64)
+	err = s.rows(ctx, "SELECT count(*) FROM (SELECT 1 FROM ended j WHERE "+where+") found", append(args, jobs.MaxCount), func(from row) error { return from.Scan(&n) })
 	return n, err
 }
 

@@ -56,7 +56,7 @@ var _ jobs.Sharer = (*serverJobs)(nil)
 
 func newServerJobs(d *serverDB) *serverJobs {
 	return &serverJobs{db: d, changed: make(chan struct{}, 1), busy: make(chan struct{}, 1), keptJobs: keptJobs{
-		options: &d.options, trimming: d.trimming, document: "j.id, j.doc, j.payload, j.sum",
+		options: &d.options, trimming: d.trimming, document: "j.id, j.doc, j.payload, j.sum", ranges: true,
 		reading: func(ctx context.Context, op string, read func(look) error) error {
 			return d.using(ctx, op, func(ctx context.Context, c *pgx.Conn) error { return read(lookWith(ctx, c)) })
 		},

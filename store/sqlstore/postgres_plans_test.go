@@ -1,0 +1,60 @@
+//go:build unix
+
+package sqlstore
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/lokt-dev/lokt/jobs"
+)
+
+// looked returns how many rows of a table a session has looked at in its transaction, and perhaps before.
+func looked(t *testing.T, c *pgx.Conn, table string) (n int) {
+	t.Helper()
+	err := c.QueryRow(t.Context(), "SELECT seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables WHERE relid = $1::regclass", table).Scan(&n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestFewEndedJobsAreFoundWithoutLookingAtAll(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	s := serverJobsOf(openPG(t, url, Options{}))
+	runSQL(t, url, `INSERT INTO jobs SELECT 'j' || n, n, n, CASE WHEN n <= 12 THEN 'failed' ELSE 'completed' END, 't' || n % 4, 1, '', 0, '{}'
+		FROM generate_series(1, 30000) n`)
+	for _, analyzed := range []string{"RESET plan_cache_mode", "ANALYZE jobs"} {
+		c := session(t, url)
+		run(t, c, analyzed, "SET plan_cache_mode = force_generic_plan") // as any statement may be planned that was prepared
+		k := &keptJobs{ranges: s.ranges, document: s.document, reading: func(ctx context.Context, _ string, read func(look) error) error {
+			return read(lookWith(ctx, c))
+		}}
+		for _, f := range []struct {
+			jobs.Filter
+			there, found int
+		}{
+			{jobs.Filter{State: jobs.Failed}, 12, 10},
+			{jobs.Filter{State: jobs.Failed, Type: "t1"}, 3, 3},
+			{jobs.Filter{State: jobs.Completed, Type: "t1"}, 7497, 10},
+			{jobs.Filter{State: jobs.Completed}, 29988, 10},
+			{jobs.Filter{State: jobs.Cancelled}, 0, 0},
+			{jobs.Filter{Type: "none"}, 0, 0},
+		} {
+			run(t, c, "BEGIN")
+			before := looked(t, c, "jobs")
+			all, err := k.ListEnded(t.Context(), f.Filter, 0, 1<<63, 10)
+			read := looked(t, c, "jobs") - before
+			if err != nil || len(all) != f.found || read > 30 {
+				t.Errorf("%+v: %d are found among %d, %v", f.Filter, len(all), read, err)
+			}
+			if n, err := k.CountEnded(t.Context(), f.State, f.Type); err != nil || n != f.there {
+				t.Errorf("%+v: there are %d, %v", f.Filter, n, err)
+			}
+			run(t, c, "ROLLBACK")
+		}
+	}
+}
