@@ -11,6 +11,9 @@ import (
 	"github.com/lokt-dev/lokt"
 )
 
+// damagedEvent is the type of what is in the place of events that cannot be read.
+const damagedEvent lokt.EventType = "damaged"
+
 // openEvents reads the events of some locks. If they cannot be read, one of each lock has their place, and what was
 // there is not known.
 func (d *document) openEvents(key string, locks []string, first uint64, since int64) []lokt.LoggedEvent {
@@ -18,7 +21,7 @@ func (d *document) openEvents(key string, locks []string, first uint64, since in
 	if err := d.open("events from number "+number(first), key, &all); err != nil {
 		for _, lock := range locks {
 			all = append(all, lokt.Event{
-				Time: time.Unix(0, since).UTC(), Type: "damaged", Name: strings.ToValidUTF8(lock, "?"),
+				Time: time.Unix(0, since).UTC(), Type: damagedEvent, Name: strings.ToValidUTF8(lock, "?"),
 				Extra: map[string]string{lokt.ExtraReason: err.Error()},
 			})
 		}
@@ -51,6 +54,22 @@ func names(events []lokt.Event) string {
 	return " " + strings.Join(slices.Compact(all), " ") + " "
 }
 
+// texts returns, for each thing that the query asks of events beside their lock and time, what there is some of in the documents of those
+// that it lets through. Damaged ones have a type that is not in their document.
+func texts(q lokt.EventQuery) (all [][]string) {
+	if id, err := lokt.Marshal(q.Owner); err == nil && q.Owner != "" {
+		all = append(all, []string{string(id)})
+	}
+	var types []string
+	for _, is := range q.Types {
+		types = append(types, `"`+string(is)+`"`)
+	}
+	if len(types) > 0 && !slices.Contains(q.Types, damagedEvent) {
+		all = append(all, types)
+	}
+	return all
+}
+
 // readEvents reads the events that the query lets through.
 func readEvents(read look, in eventRows, q lokt.EventQuery) (page lokt.EventPage, err error) {
 	const oldest = "SELECT coalesce(min(first), 0) FROM lock_events"
@@ -78,6 +97,14 @@ func readEvents(read look, in eventRows, q lokt.EventQuery) (page lokt.EventPage
 	}
 	if !q.Until.IsZero() {
 		add("since < ?", q.Until.UnixNano())
+	}
+	for _, wanted := range texts(q) { // finds few others, which need not be decoded
+		condition, text := "false", []any(nil)
+		for _, w := range wanted {
+			one, arg := holding("doc", w)
+			condition, text = condition+" OR "+one, append(text, arg...)
+		}
+		add("("+condition+")", text...)
 	}
 	if q.Latest {
 		order, further = order+" DESC", " AND first < ?"

@@ -5,9 +5,11 @@ package sqlstore
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
 )
 
@@ -56,5 +58,54 @@ func TestFewEndedJobsAreFoundWithoutLookingAtAll(t *testing.T) {
 			}
 			run(t, c, "ROLLBACK")
 		}
+	}
+}
+
+func TestOnlyEventsThatMayBeWantedAreOpened(t *testing.T) {
+	t.Parallel()
+	url := schemaURL(t)
+	server, file := openPG(t, url, Options{}).Locks(), start(t, spot(t), Options{})
+	owners := []string{"a", "a%", "a_", "!", `"`, `\`, "<&>", "\u00e9\u2028", "A"}
+	for _, s := range []LockStore{server, file.Locks()} {
+		for i := range 50 {
+			e := lokt.Event{Time: time.Unix(int64(i), 0), Type: lokt.EventRenew, Name: "l", Owner: lokt.Owner{ID: "others"}}
+			if i < len(owners) {
+				e.Type, e.Owner.ID = lokt.EventAcquire, owners[i]
+			}
+			if err := s.Update(t.Context(), "l", func(is lokt.Snapshot) lokt.Change { return lokt.Change{Lock: is.Lock, Events: []lokt.Event{e}} }); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, err := server.ReadEvents(t.Context(), lokt.EventQuery{}); err != nil { // which numbers them
+		t.Fatal(err)
+	}
+	check := func(in eventRows) func(look) error {
+		return func(read look) error {
+			found := func(q lokt.EventQuery) (events, opened int) {
+				page, err := readEvents(func(statement string, args []any, scan func(row) error) error {
+					return read(statement, args, func(from row) error { opened++; return scan(from) })
+				}, in, q)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return len(page.Events), opened
+			}
+			for _, o := range owners {
+				if events, opened := found(lokt.EventQuery{Owner: o}); events != 1 || opened > 5 {
+					t.Errorf("%s, owner %q: %d events, and %d rows were read", in.locks, o, events, opened)
+				}
+			}
+			if events, opened := found(lokt.EventQuery{Types: []lokt.EventType{lokt.EventFreeze, lokt.EventAcquire}}); events != len(owners) || opened > len(owners)+1 {
+				t.Errorf("%s: %d events of two types, and %d rows were read", in.locks, events, opened)
+			}
+			return nil
+		}
+	}
+	if err := check(serverEvents)(lookWith(t.Context(), session(t, url))); err != nil {
+		t.Error(err)
+	}
+	if err := file.reading(t.Context(), "events", check(fileEvents)); err != nil {
+		t.Error(err)
 	}
 }
