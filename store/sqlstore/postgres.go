@@ -94,8 +94,11 @@ func openServer(ctx context.Context, url string, o Options) (_ *serverDB, err er
 			}
 			return nil
 		}
-		if pool == &d.writers {
-			config.AfterConnect = d.meet
+		config.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
+			if err := interpreted(ctx, c); err != nil || pool == &d.readers {
+				return err
+			}
+			return d.meet(ctx, c)
 		}
 		if *pool, err = pgxpool.NewWithConfig(context.WithoutCancel(ctx), config); err != nil {
 			return nil, pgError(err)

@@ -59,6 +59,14 @@ func (d *serverDB) meet(ctx context.Context, c *pgx.Conn) error {
 	return nil
 }
 
+// interpreted has no plan compiled: that takes tenths of a second for each statement, all of which end sooner. PostgreSQL would compile all if its
+// settings have it think them expensive, as before version 18 where it is told to avoid nested loops, or scans of tables.
+func interpreted(ctx context.Context, c *pgx.Conn) error {
+	var b pgx.Batch
+	b.Queue("SET jit = off")
+	return exchange(ctx, c, &b, pgExchange)
+}
+
 // position is where the server's log ends, and in which timeline; that is empty if the server has no such thing, or does not say.
 func position(ctx context.Context, c *pgx.Conn) (timeline string, end int64, err error) {
 	err = c.QueryRow(ctx, "SELECT left(pg_walfile_name(l), 8), (l - '0/0')::bigint FROM pg_current_wal_lsn() l").Scan(&timeline, &end)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/lokt-dev/lokt"
 	"github.com/lokt-dev/lokt/jobs"
@@ -107,5 +108,23 @@ func TestOnlyEventsThatMayBeWantedAreOpened(t *testing.T) {
 	}
 	if err := file.reading(t.Context(), "events", check(fileEvents)); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestNoPlanIsCompiledWhateverTheDatabasesSettings(t *testing.T) {
+	t.Parallel()
+	d := openPG(t, schemaURL(t)+"&jit=on", Options{}).backend.(*serverDB)
+	for _, pool := range []*pgxpool.Pool{d.readers, d.writers} {
+		err := d.lend(t.Context(), pool, time.Minute, func(ctx context.Context, c *pgx.Conn) error {
+			var jit string
+			err := c.QueryRow(ctx, "SHOW jit").Scan(&jit)
+			if jit != "off" {
+				t.Errorf("jit is %q", jit)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
 	}
 }
