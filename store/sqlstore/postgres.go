@@ -226,8 +226,11 @@ func (d *serverDB) lend(ctx context.Context, pool *pgxpool.Pool, atMost time.Dur
 		if err = use(longer, c.Conn()); err != nil && longer.Err() != nil { // whoever asked has cancelled nothing
 			err = context.DeadlineExceeded
 		}
+		if e := (*pgconn.PgError)(nil); errors.Is(err, errReadOnly) || errors.As(err, &e) && e.Code == "25006" {
+			_ = c.Conn().Close(longer) // sessions were to be so when it began, which may be over
+		}
 		switch closed := c.Conn().IsClosed(); {
-		case closed && longer.Err() == nil: // nobody here closed it: the others are likely to be gone, too
+		case closed && longer.Err() == nil: // the others are likely to be gone, or of no use, too
 			d.readers.Reset()
 			d.writers.Reset()
 			d.locks.stale("*")
@@ -273,13 +276,15 @@ func (d *serverDB) Jobs() jobs.Store        { return d.jobs }
 func (d *serverDB) Path() string            { return d.readers.Config().ConnConfig.Database }
 func (d *serverDB) Failed() <-chan struct{} { return nil } // a server is asked again and again
 
+var errReadOnly = fmt.Errorf("%w: PostgreSQL stores nothing: it is a standby, or set to be read only", lokt.ErrUnavailable)
+
 // Ping implements backend.
 func (d *serverDB) Ping(ctx context.Context) error {
 	return d.using(ctx, "ping", func(ctx context.Context, c *pgx.Conn) error {
 		var reads bool
 		err := c.QueryRow(ctx, "SELECT current_setting('transaction_read_only')::boolean FROM state").Scan(&reads)
 		if reads {
-			err = fmt.Errorf("%w: PostgreSQL stores nothing: it is a standby, or set to be read only", lokt.ErrUnavailable)
+			err = errReadOnly
 		}
 		return err
 	})

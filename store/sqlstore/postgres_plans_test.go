@@ -111,6 +111,39 @@ func TestOnlyEventsThatMayBeWantedAreOpened(t *testing.T) {
 	}
 }
 
+// Promise S-281.
+func TestADatabaseThatIsNoLongerReadOnlyStoresAgain(t *testing.T) {
+	t.Parallel()
+	db := openPG(t, schemaURL(t), Options{})
+	d := db.backend.(*serverDB)
+	for pool, n := range map[*pgxpool.Pool]int{d.readers: pgReaders, d.writers: pgWriters} {
+		var all []*pgxpool.Conn
+		for range n {
+			c, err := pool.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			run(t, c.Conn(), "SET default_transaction_read_only = on") // as if the role had been set so when they began
+			all = append(all, c)
+		}
+		for _, c := range all {
+			c.Release()
+		}
+	}
+	var ready, stored error
+	for range 2 * pgReaders {
+		ready = db.Ping(t.Context())
+	}
+	for range 2 * pgWriters {
+		if stored = serverJobsOf(db).Update(t.Context(), func(jobs.Facts) jobs.Changes { return submitted(1, "a") }); stored == nil {
+			break
+		}
+	}
+	if ready != nil || stored != nil {
+		t.Error(ready, stored)
+	}
+}
+
 func TestNoPlanIsCompiledWhateverTheDatabasesSettings(t *testing.T) {
 	t.Parallel()
 	d := openPG(t, schemaURL(t)+"&jit=on", Options{}).backend.(*serverDB)
