@@ -171,6 +171,7 @@ export class Transport {
     } catch (e) {
       if (!refused(e)) x.reached?.();
       if (x.signal?.aborted) throw x.signal.reason;
+      if (ours.signal.aborted) return ours.signal.reason as LoktError; // Node 20.4 throws an error of its own
       if (e instanceof LoktError) return e;
       return new UnavailableError(`${at}: ${why(e)}`, "unavailable", "", { cause: e });
     } finally {

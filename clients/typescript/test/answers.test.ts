@@ -437,3 +437,14 @@ test("an answer that drips takes no longer than one may", { timeout: 60_000 }, a
   server.close();
   server.closeAllConnections();
 });
+
+test("an answer that takes too long is told as such, whatever fetch throws then", { timeout: 60_000 }, async () => {
+  const slow = async (_: unknown, init?: RequestInit) =>
+    new Response(
+      new ReadableStream({
+        start: (body) => init!.signal!.addEventListener("abort", () => body.error(new DOMException("The operation was aborted.", "AbortError"))),
+      }),
+    );
+  const client = new lokt.Lokt({ server: "http://127.0.0.1:1", timeoutMs: 100, fetch: slow as typeof fetch });
+  await assert.rejects(client.about(), /no answer in time/);
+});
