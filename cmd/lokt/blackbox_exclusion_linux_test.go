@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -429,6 +430,24 @@ func TestWithoutDescriptorsTheExitCodeIsNoAnswer(t *testing.T) {
 		r := p.sh(`ulimit -n "$1"; exec "$2" guard a -- true`, strconv.Itoa(n), lokt)
 		if r.code != 0 && (r.code != 1 || !strings.Contains(r.stderr, "open files")) {
 			t.Errorf("with %d descriptors: %v", n, r)
+		}
+	}
+}
+
+// Containers and jails may be as bare: no /dev/null, and no /proc.
+func TestLocksWorkInARootWithoutDev(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root may change the root")
+	}
+	p := newPlace(t)
+	program, err := os.ReadFile(p.lokt().Path)
+	check(t, err)
+	check(t, os.WriteFile(filepath.Join(p.dir, "lokt"), program, 0o755)) //nolint:gosec // it is run
+	for _, args := range [][]string{{"lock", "a"}, {"guard", "b", "--", "/lokt", "status", "a"}, {"unlock", "a"}} {
+		cmd := p.with("LOKT_ROOT=/root", "LOKT_OWNER=ana").command("/lokt", args...)
+		cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Chroot: p.dir}
+		if r := p.finish(cmd); r.code != 0 {
+			t.Errorf("%v: %v", args, r)
 		}
 	}
 }
