@@ -49,7 +49,7 @@ python:
 	cd clients/python && mypy && LOKTD=$(CURDIR)/bin/loktd PYTHONPATH=src python3 -W ignore -m unittest discover -s tests
 typescript:
 	cd clients/typescript && npm ci --no-audit --no-fund && LOKTD=$(CURDIR)/bin/loktd npm test
-	LOKTD=$(CURDIR)/bin/loktd node --test clients/action/
+	LOKTD=$(CURDIR)/bin/loktd node --test clients/action/*.test.mjs
 runtimes: build typescript ## the TypeScript client on Bun and Deno, which npm brings
 	cd clients/typescript && LOKTD=$(CURDIR)/bin/loktd npx --yes bun@1.4.5 test --timeout 60000 ./dist-test/test/
 	cd clients/typescript && LOKTD=$(CURDIR)/bin/loktd npx --yes deno@2.9.6 test -A --no-check dist-test/test/
