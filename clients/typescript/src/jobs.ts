@@ -241,7 +241,7 @@ export class Job {
   watch(): void {
     if (this.signal.aborted) return;
     const left = Math.min(this.deadline, this.runsUntil) - clock();
-    this.#timer = setTimeout(() => this.watch(), Math.min(left, 1000)); // the machine may sleep, and timers with it
+    this.#timer = setTimeout(() => this.watch(), Math.max(Math.min(left, 1000), 0)); // the machine may sleep, and timers with it
   }
 
   /** @internal */
