@@ -102,7 +102,7 @@ func above() map[string]int {
 		".":                  4776, // with the pace of a server, the rules for claims that outlive who waits for them and for holds that are passed on, and small stacks
 		"httpapi":            4903, // with renewals in batches, and their pace, claims whose hold is over, and answers that are not loktd's
 		"internal/audit":     896,
-		"internal/cli":       8006, // with lokt why --file
+		"internal/cli":       8009, // with lokt why --file
 		"internal/daemon":    2320,
 		"internal/testkit":   1396, // with stopping a process between its turns, and a server that tests share
 		"jobs":               2857, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, and schedules, whatever clocks are set
