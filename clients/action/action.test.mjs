@@ -63,7 +63,10 @@ async function freePort() {
     if (!marked) continue; // another test's
     const s = createServer();
     const free = await new Promise((resolve) => s.once("error", () => resolve(false)).listen(port, "127.0.0.1", () => resolve(true)));
-    if (!free) continue; // somebody else's
+    if (!free) { // somebody else's
+      mark.close();
+      continue;
+    }
     s.close();
     await once(s, "close");
     return port;

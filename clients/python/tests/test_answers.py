@@ -222,6 +222,24 @@ class TestAnswersOfOthers(unittest.TestCase):
         self.assertEqual(lease.state, "lost")
         lease.release()
 
+    def test_a_lease_is_given_back_at_once_though_a_renewal_has_no_answer(self) -> None:
+        asked, over = threading.Event(), threading.Event()
+        self.addCleanup(over.set)
+
+        def say(method: str, path: str, body: Any) -> Said:
+            if method == "DELETE":
+                return told(200, {"released": []})
+            if "leases" in body:
+                asked.set()
+                over.wait(120)
+            return told(200, {"holder": own("db", body.get("lease_id", ""), ttl_ms=300000, heartbeat_in_ms=20, expires_at="2026-11-28T12:05:00Z")})
+
+        lease = self.answering(say).acquire("db", ttl=300)
+        self.assertTrue(asked.wait(30))
+        begun = time.monotonic()
+        lease.release()
+        self.assertLess(time.monotonic() - begun, 60)  # half of what is left is 150 s
+
     def test_a_lock_that_was_waited_for_is_held_when_it_comes(self) -> None:
         asked = []
 

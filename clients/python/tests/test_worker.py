@@ -61,6 +61,13 @@ class TestWorker(unittest.TestCase):
         job = self.jobs.wait(self.jobs.submit(), timeout=30)
         self.assertEqual(("completed", "done"), (job["state"], job["result"]))
 
+    def test_an_error_that_cannot_even_be_printed_fails_the_attempt(self) -> None:
+        def handle(job: lokt.Job) -> None:
+            raise SyntaxError("unexpected token", ("data", 1, 2, b"not text"))  # type: ignore[arg-type]
+
+        self.work(handle)
+        self.assertEqual(self.jobs.wait(self.jobs.submit(), timeout=60)["state"], "failed")
+
     def test_an_error_that_cannot_be_told_as_it_is_fails_the_attempt(self) -> None:
         # Promise S-354.
         class Speechless(Exception):

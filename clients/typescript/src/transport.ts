@@ -90,6 +90,8 @@ export interface Exchange {
   reached?: () => void;
 }
 
+const unsent = new WeakSet<LoktError>(); // errors that came before anything was sent
+
 /** Sends requests to the first of some addresses that answers. */
 export class Transport {
   readonly #addresses: string[];
@@ -130,13 +132,14 @@ export class Transport {
       let failure: LoktError | undefined;
       for (let n = 0; n < this.#addresses.length; n++) {
         const limit = Math.min((x.wait ?? 0) + Math.min(this.timeout, Math.max(end - clock(), 50)), 2 ** 31 - 1);
+        const which = this.#current; // which others that fail beside this may change
         const got = await this.#ask<T>(method, path, x, limit);
         if (!(got instanceof LoktError)) return got;
         if (!(got instanceof UnavailableError)) throw got;
         failure = got;
         if (distrusted(got.cause) && this.#addresses.length === 1 && !this.#trusted) throw got; // else it may be about to be again
-        if (x.resend === false && !refused(got.cause)) throw got;
-        this.#current = (this.#current + 1) % this.#addresses.length;
+        if (x.resend === false && !refused(got.cause) && !unsent.has(got)) throw got;
+        this.#current = (which + 1) % this.#addresses.length;
       }
       const left = end - clock();
       if (left <= 0) throw failure!;
@@ -154,6 +157,15 @@ export class Transport {
       headers["content-type"] = "application/json";
       init.body = JSON.stringify(value, finite);
     }
+    try {
+      const token = this.#token();
+      if (token !== "") headers["authorization"] = `Bearer ${token}`;
+    } catch (e) {
+      if (e instanceof LoktError) return e;
+      const none = new UnavailableError(`there is no token: ${why(e)}`, "unavailable", "", { cause: e }); // for the moment
+      unsent.add(none);
+      return none;
+    }
     const ours = new AbortController();
     const late = setTimeout(() => ours.abort(new UnavailableError(`${at}: no answer in time`, "unavailable")), limit);
     const undo = onAbort(x.signal, () => ours.abort(x.signal!.reason));
@@ -161,8 +173,6 @@ export class Transport {
     let answer: Response;
     let text: string;
     try {
-      const token = this.#token(); // which may not be had for the moment, like a server
-      if (token !== "") headers["authorization"] = `Bearer ${token}`;
       x.sent?.();
       answer = await this.#fetch(at + path, init);
       this.#trusted = true;

@@ -308,6 +308,15 @@ test("a result that somebody in between refuses fails the attempt in the end", a
   assert(sent.length > 10 && sent.length <= 20 && sent.every((status) => status === "completed"), String(sent.length));
 });
 
+test("requests that fail together at one server all ask the next", async () => {
+  const send: typeof fetch = (url, init) =>
+    String(url).startsWith("http://away.")
+      ? new Promise((_, no) => init!.signal!.addEventListener("abort", () => no(init!.signal!.reason as Error)))
+      : Promise.resolve(new Response('{"version":"1"}', { headers: { "content-type": "application/json" } }));
+  const client = new lokt.Lokt({ server: "http://away.example:1,http://there.example:1", timeoutMs: 500, fetch: send });
+  assert.deepEqual(await Promise.all([client.about(), client.about()]), [{ version: "1" }, { version: "1" }]);
+});
+
 test("a time limit that no timer has is the longest that it has", { timeout: 60_000 }, async () => {
   using at = await answering(async () => (await pause(100), { status: 200, body: { version: "1" } }), Infinity);
   assert.deepEqual(await at.client.about(), { version: "1" });

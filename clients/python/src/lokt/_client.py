@@ -134,7 +134,11 @@ class Lease:
         self._listeners: list[Callable[[LostError], None]] = []
         self._lock = threading.Lock()
         self._beat = Beat(asked, ttl, self._renew, self._lose, _next(holder))
-        client._keeper.keep(self._beat)
+        try:
+            client._keeper.keep(self._beat)
+        except BaseException:
+            self._beat.over = True  # nobody else knows of it
+            raise
 
     @property
     def state(self) -> str:
@@ -192,7 +196,7 @@ class Lease:
         self._given_back = True
 
     def _renew(self, patience: float) -> tuple[float, float]:
-        holder = self._client._renew(self.name, self.id, patience, self._heard)
+        holder = self._client._renew(self.name, self.id, patience, self._heard, self._beat.call)
         if holder["token"] != self.token:
             raise NotOwnerError(f"the hold of {self.name!r} had ended, and a copy of its claim was granted since")
         wanted = str((holder.get("yield") or {}).get("deadline") or "")
@@ -210,7 +214,7 @@ class Lease:
         for listener in listeners:
             try:
                 listener(cause)
-            except Exception:  # the others are told, too
+            except BaseException:  # the others are told, too
                 traceback.print_exc()
 
 
@@ -390,7 +394,9 @@ class Client:
                 self._take_back(name, call.got.id, call.got._operation)
             raise
         try:
-            thread = _Interrupt(lease) if interrupt else None
+            thread = _Interrupt() if interrupt else None
+            if thread is not None:
+                lease.on_loss(thread._raise)  # perhaps at once
             yield lease
             failed = False
         finally:
@@ -487,12 +493,12 @@ class Client:
         )
         answer.insist(isinstance(answer["released"], list))
 
-    def _renew(self, name: str, lease_id: str, patience: float, heard: str = "") -> Any:
+    def _renew(self, name: str, lease_id: str, patience: float, heard: str = "", call: Call | None = None) -> Any:
         lease = {"name": name, "lease_id": lease_id}
         if heard:
             lease["heard"] = heard
         body = {"leases": [lease]}
-        _, answer = self._transport.request("POST", "/v1/leases/heartbeat", body, patience=patience)
+        _, answer = self._transport.request("POST", "/v1/leases/heartbeat", body, patience=patience, call=call)
         leases = answer["leases"]
         answer.insist(isinstance(leases, list) and len(leases) == 1 and isinstance(leases[0], dict))
         return _own(answer, leases[0].get("holder"), name, lease_id)
@@ -513,14 +519,21 @@ _here = threading.local()
 class _Interrupt:
     """Raises LostError in the thread that made it when the lease is lost, until ``end``."""
 
-    def __init__(self, lease: Lease) -> None:
+    def __init__(self) -> None:
         self._around: _Interrupt | None = getattr(_here, "innermost", None)
         _here.innermost = self
         self._thread = threading.get_ident()
         self._lock = threading.Lock()
         self._ended = False
         self._raised = False
-        lease.on_loss(self._raise)
+        self._known = self._lost_around()
+
+    def _lost_around(self) -> _Interrupt | None:
+        """The innermost block around this one that was told of its loss."""
+        around = self._around
+        while around is not None and not around._raised:
+            around = around._around
+        return around
 
     def _raise(self, _: LostError) -> None:
         with self._lock:
@@ -545,8 +558,9 @@ class _Interrupt:
         left this block may have taken it for the loss of this one's.
         """
         _here.innermost = self._around
-        if self._around is not None and self._around._raised:
-            again = threading.Timer(0.1, self._around._raise, (LostError(),))  # unless it ends, too
+        around = self._lost_around()
+        if around is not None and around is not self._known:
+            again = threading.Timer(0.1, around._raise, (LostError(),))  # unless it ends, too
             again.daemon = True
             again.start()
 

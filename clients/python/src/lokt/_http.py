@@ -10,6 +10,7 @@ import random
 import selectors
 import socket
 import ssl
+import sys
 import threading
 import time
 import weakref
@@ -151,6 +152,8 @@ class Transport:
             given = {k: _text(v) for k, v in query.items() if v is not None}
             path = f"{path}?{_encoded(given, lambda: urlencode(given, doseq=True))}"
         call = call or Call()
+        if sys.is_finalizing():  # a thread that is gone may have the lock
+            self._begin()
         end = clock() + (self.timeout if patience is None else patience)
         pause = 0.05
         while True:
@@ -184,6 +187,14 @@ class Transport:
         """Asks each address once. Returns the answer, or the error and whether to try again."""
         data = None if value is None else json.dumps(value, allow_nan=False).encode()
         failure: errors.LoktError = errors.UnavailableError("no address")
+        try:
+            with_token = self._headers(headers, data is not None)
+        except errors.LoktError:
+            raise
+        except Exception as e:  # there is no token for the moment; nothing was sent
+            failure = errors.UnavailableError(f"there is no token: {type(e).__name__}: {_why(e)}")
+            failure.__cause__ = e
+            return failure, True
         for _ in self._addresses:
             which = self._current
             fresh = False
@@ -202,14 +213,12 @@ class Transport:
                     call.use(connection.sock)
                     begun = True
                     connection.response_class = _response(clock() + wait + limit)
-                    connection.request(method, path, data, self._headers(headers, data is not None))
+                    connection.request(method, path, data, with_token)
                     answer = connection.getresponse()
                     raw = answer.read(_LONGEST_ANSWER + 1)
                     if answer.length and len(raw) <= _LONGEST_ANSWER:  # half an answer is none
                         raise http.client.IncompleteRead(raw, answer.length)
-                except errors.LoktError:
-                    raise
-                except Exception as e:  # the network's, or that of a function which has no token for the moment
+                except (OSError, http.client.HTTPException, ValueError) as e:  # the last for the size of a chunk
                     connection.close()
                     if (
                         kept
@@ -376,7 +385,11 @@ def _why(e: Exception) -> str:
     if isinstance(e, ssl.SSLError):
         reason = getattr(e, "verify_message", "") or e.reason or str(e)
         return f"TLS: {reason}; is the URL's scheme right, and the CA known?"
-    said = "".join(c if c.isprintable() else "?" for c in str(e)[:200])  # a line of a garbled answer, perhaps
+    try:
+        text = str(e)
+    except Exception:
+        text = ""
+    said = "".join(c if c.isprintable() else "?" for c in text[:200])  # a line of a garbled answer, perhaps
     return "no answer in time" if isinstance(e, TimeoutError) else said or type(e).__name__
 
 

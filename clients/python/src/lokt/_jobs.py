@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 import traceback
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
@@ -285,10 +286,15 @@ class Worker:
         """Works until ``drain``, and with ``signals`` until SIGTERM or SIGINT; jobs under way are finished first. A second signal
         does what it did before. Raises RuntimeError if it is called while it runs.
         """
+        with self._running():
+            self._run(signals)
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
         if not self._once.acquire(blocking=False):  # two would send the same request, and both do the job
             raise RuntimeError("the worker runs already: concurrency is how many jobs it does at once")
         try:
-            self._run(signals)
+            yield
         finally:
             self._once.release()
 
@@ -407,10 +413,10 @@ class Worker:
     def _work(self, job: Job) -> None:
         done: dict[str, Json] = {"worker_id": self.worker_id, "status": "completed"}
         try:
-            done["result"] = self._handle(job)
-        except BaseException as e:  # the attempt has failed, whatever it was
-            done["status"], done["error"] = "failed", _told(e, job.why)
-        try:
+            try:
+                done["result"] = self._handle(job)
+            except BaseException as e:  # the attempt has failed, whatever it was
+                done["status"], done["error"] = "failed", _told(e, job.why)
             late = job.why == "out of time" and done["status"] == "failed"
             if job.why != "lost" and clock() < job._deadline and not late:  # else the service says why
                 self._complete(job, done)
@@ -479,7 +485,7 @@ class Worker:
                     proposed = self._send(live, shortest / 4) or pause
                     pause = min(proposed, shortest * 2 / 3) * random.uniform(0.8, 1.0)
                     pause -= clock() - begun
-                except Exception:  # in doubt, not lost: soon again, until the deadlines
+                except BaseException:  # in doubt, not lost: soon again, until the deadlines
                     pause = max(shortest / 20, 0.05)
             nearest = min((j._deadline for j in live.values()), default=clock() + pause)
             with self._change:
@@ -540,7 +546,10 @@ def _told(e: BaseException, why: str) -> dict[str, Json]:
     if isinstance(e, Stopped):
         told["type"], told["message"] = "Stopped", told["message"] or why
     else:
-        told["traceback"] = "".join(traceback.format_exception(type(e), e, e.__traceback__))[-_LONGEST_TEXT:]
+        try:
+            told["traceback"] = "".join(traceback.format_exception(type(e), e, e.__traceback__))[-_LONGEST_TEXT:]
+        except Exception:  # such as a SyntaxError whose text is no str
+            told["traceback"] = "".join(traceback.format_tb(e.__traceback__))[-_LONGEST_TEXT:]
     return {k: text.encode("utf-8", "backslashreplace").decode() for k, text in told.items()}
 
 

@@ -10,7 +10,7 @@ import time
 from typing import Callable
 
 from ._errors import LostError, NotFoundError, NotOwnerError
-from ._http import clock, begin_in_each_process
+from ._http import Call, clock, begin_in_each_process
 
 DRIFT = 0.01
 """How much faster or slower, relative to its length, this clock may measure a duration than the server's does."""
@@ -42,6 +42,7 @@ class Beat:
         self.deadline = asked + usable(life)
         self.in_doubt: BaseException | None = None
         self.over = False
+        self.call = Call()  # of its renewals
         self.idle = threading.Event()  # no renewal is under way
         self.idle.set()
         self.next = asked + _until_next(life, every)
@@ -88,6 +89,7 @@ class Keeper:
         with self._lock:
             beat.over = True
             self._cond.notify()
+        beat.call.abort()  # a server that is away may take half the lease's life
         while not beat.idle.is_set():  # to wait for it enters a condition
             time.sleep(0.005)
 

@@ -169,6 +169,10 @@ class Client:
             if not cause or (hasattr(task, "uncancel") and task.uncancel() > 0):
                 raise
             raise cause[0] from None
+        except BaseException:
+            if cause and hasattr(task, "uncancel"):
+                task.uncancel()
+            raise
         if cause:
             if hasattr(task, "uncancel"):
                 task.uncancel()
@@ -232,8 +236,14 @@ class Worker:
 
     async def run(self) -> None:
         """Works until ``drain``, or until its task is cancelled; jobs under way are finished first."""
-        self._loop = asyncio.get_running_loop()
-        await _in_thread(lambda: self._worker.run(signals=False), self._worker.drain)
+        loop = asyncio.get_running_loop()
+
+        def work() -> None:
+            with self._worker._running():
+                self._loop = loop  # not before: one that runs has its own
+                self._worker._run(signals=False)
+
+        await _in_thread(work, self._worker.drain)
 
     def drain(self) -> None:
         """See ``lokt.Worker.drain``."""
