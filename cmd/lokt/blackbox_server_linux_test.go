@@ -87,6 +87,7 @@ func TestASignalEndsAGuardWhoseServerDoesNotAnswerItsClaim(t *testing.T) {
 	defer silent.Close()
 	p := newPlace(t).with("LOKT_SERVER=http://" + silent.Addr().String())
 	h := p.start(p.lokt("guard", "x", "--", "touch", "wrong"))
+	check(t, silent.(*net.TCPListener).SetDeadline(time.Now().Add(time.Minute)))
 	asked, err := silent.Accept()
 	check(t, err)
 	defer asked.Close()

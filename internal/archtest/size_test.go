@@ -95,6 +95,7 @@ func budgets() map[string]int {
 // last. A number here is to fall: one that rises is seen in the change that raises it.
 func above() map[string]int {
 	return map[string]int{
+		"internal/cli/agent": 2245,
 		"internal/joint":     81,
 		"internal/glob":      383,
 		"internal/policy":    390,
@@ -104,15 +105,15 @@ func above() map[string]int {
 		"internal/audit":     896,
 		"internal/cli":       8009, // with lokt why --file
 		"internal/daemon":    2320,
-		"internal/testkit":   1396, // with stopping a process between its turns, and a server that tests share
+		"internal/testkit":   1400, // with stopping a process between its turns, and a server that tests share
 		"jobs":               2857, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, and schedules, whatever clocks are set
 		"jobs/engine":        3586, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, schedules and a bound on statistics, a worker for a job that wants one of its own: after.go, limits.go, fair.go, cron.go
 		"jobs/jobstest":      3391, // with jobs that are leased ahead, jobs that run after others, limits on locks, turns, and schedules
-		"jobs/worker":        1128, // with jobs that are leased ahead, and what is left of the maximum runtime
+		"jobs/worker":        1130, // with jobs that are leased ahead, and what is left of the maximum runtime
 		"store/filestore":    2392, // with the seam for a simulated system, and what a lost fsync, and an entry that the loss of power brings back, may do
 		"store/memstore":     598,
 		"store/etcdstore":    1754, // an attempt is kept until it is known what became of it
-		"store/sqlstore":     4965, // with commits that wait for a standby, and files that do not belong to each other
+		"store/sqlstore":     4971, // with commits that wait for a standby, and files that do not belong to each other
 	}
 }
 

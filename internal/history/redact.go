@@ -40,7 +40,7 @@ func Redactor(keep ...string) func(audit.Entry) audit.Entry {
 	}
 	return func(e audit.Entry) audit.Entry {
 		out := audit.Entry{TS: e.TS, Event: e.Event, Name: e.Name, LockID: pseudonym("L", e.LockID, " "), Owner: pseudonym("owner", e.Owner, "@"), Host: pseudonym("owner", e.Host, "@"),
-			AgentID: pseudonym("agent", e.AgentID, "@"), TTLSec: e.TTLSec, Extra: map[string]any{}}
+			AgentID: pseudonym("agent", e.AgentID, "\x00"), TTLSec: e.TTLSec, Extra: map[string]any{}}
 		for k := range e.Extra {
 			switch text := extra(e, k); k {
 			case lokt.ExtraLeaseWas, lokt.ExtraPassed:
@@ -64,7 +64,7 @@ func Redactor(keep ...string) func(audit.Entry) audit.Entry {
 			}
 		}
 		if !slices.Contains(keep, "names") {
-			out.Name = pseudonym("lock", e.Name, "@")
+			out.Name = pseudonym("lock", e.Name, "\x00")
 		}
 		if begin.IsZero() {
 			begin = e.TS

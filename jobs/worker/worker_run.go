@@ -158,6 +158,8 @@ func (r *Run) crowded() bool { return time.Duration(r.interval.Load()) > r.life(
 func (r *Run) work(asked time.Duration) {
 	var listener sync.WaitGroup
 	defer listener.Wait()
+	leave := sync.OnceFunc(func() { r.w.leave(r) })
+	defer leave() // also if Notify does not return
 	r.ctx, r.cancel = context.WithCancelCause(r.w.hard)
 	defer r.cancel(nil) // before that wait, also if Notify panics
 	r.interval.Store(int64(r.Lease.Interval))
@@ -169,7 +171,7 @@ func (r *Run) work(asked time.Duration) {
 	if r.w.o.Elapsed()-asked > late { // the request has waited: when the lease began is not known well enough
 		var err error
 		if asked, err = r.confirm(); err != nil {
-			r.w.leave(r)
+			leave()
 			r.w.notify(Notice{Type: NoticeUntold, Run: r, Err: err})
 			return
 		}
@@ -201,7 +203,7 @@ func (r *Run) work(asked time.Duration) {
 		return cause
 	}
 	if !r.begin() {
-		r.w.leave(r)
+		leave()
 		r.end(jobs.Completion{Status: jobs.Queued}, nil, finish())
 		return
 	}
@@ -212,7 +214,7 @@ func (r *Run) work(asked time.Duration) {
 	})()
 	r.w.notify(Notice{Type: NoticeStarted, Run: r})
 	result, err := r.call()
-	r.w.leave(r)
+	leave()
 	r.complete(result, err, finish())
 }
 

@@ -222,7 +222,10 @@ func (s *keptJobs) ListEnded(
 
 // CountEnded implements jobs.Store.
 func (s *keptJobs) CountEnded(ctx context.Context, state jobs.State, jobType string) (n int, err error) {
-	where, args := s.newest("true", nil, state, jobType, 0, math.MaxUint64)
+	where, args := "true LIMIT ?", []any(nil)
+	if state != "" || jobType != "" {
+		where, args = s.newest("true", nil, state, jobType, 0, math.MaxUint64)
+	}
 	err = s.rows(ctx, "SELECT count(*) FROM (SELECT 1 FROM ended j WHERE "+where+") found", append(args, jobs.MaxCount), func(from row) error { return from.Scan(&n) })
 	return n, err
 }

@@ -226,11 +226,14 @@ func (d *serverDB) lend(ctx context.Context, pool *pgxpool.Pool, atMost time.Dur
 		if err = use(longer, c.Conn()); err != nil && longer.Err() != nil { // whoever asked has cancelled nothing
 			err = context.DeadlineExceeded
 		}
-		if e := (*pgconn.PgError)(nil); errors.Is(err, errReadOnly) || errors.As(err, &e) && e.Code == "25006" {
+		e := (*pgconn.PgError)(nil)
+		reads := errors.Is(err, errReadOnly) || errors.As(err, &e) && e.Code == "25006"
+		if reads {
 			_ = c.Conn().Close(longer) // sessions were to be so when it began, which may be over
 		}
 		switch closed := c.Conn().IsClosed(); {
-		case closed && longer.Err() == nil: // the others are likely to be gone, or of no use, too
+		case reads:
+		case closed && longer.Err() == nil: // nobody here closed it: the others are likely to be gone, too
 			d.readers.Reset()
 			d.writers.Reset()
 			d.locks.stale("*")

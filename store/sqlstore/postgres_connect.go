@@ -63,7 +63,7 @@ func (d *serverDB) meet(ctx context.Context, c *pgx.Conn) error {
 // settings have it think them expensive, as before version 18 where it is told to avoid nested loops, or scans of tables.
 func interpreted(ctx context.Context, c *pgx.Conn) error {
 	var b pgx.Batch
-	b.Queue("SET jit = off")
+	b.Queue("SELECT set_config('jit', 'off', false) FROM pg_settings WHERE name = 'jit'") // which a server that is too old has not
 	return exchange(ctx, c, &b, pgExchange)
 }
 

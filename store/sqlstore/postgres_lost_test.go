@@ -26,7 +26,7 @@ func endBackends(t *testing.T, url, name string) {
 	var all []int32
 	err := c.QueryRow(t.Context(), "SELECT array_agg(pid) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity"+
 		" WHERE application_name = $1 AND pid <> pg_backend_pid()", name).Scan(&all)
-	for left := len(all); err == nil && left > 0; {
+	for left := len(all); err == nil && left > 0; time.Sleep(5 * time.Millisecond) {
 		err = c.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY($1)", all).Scan(&left)
 	}
 	if err != nil {

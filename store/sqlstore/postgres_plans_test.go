@@ -132,7 +132,7 @@ func TestADatabaseThatIsNoLongerReadOnlyStoresAgain(t *testing.T) {
 	}
 	var ready, stored error
 	for range 2 * pgReaders {
-		ready = db.Ping(t.Context())
+		ready = db.Ping(t.Context()) // which is of no help to those who store
 	}
 	for range 2 * pgWriters {
 		if stored = serverJobsOf(db).Update(t.Context(), func(jobs.Facts) jobs.Changes { return submitted(1, "a") }); stored == nil {

@@ -50,6 +50,9 @@ func (a cmd) in(dir string) cmd {
 	other := *a.App
 	other.Opened = nil
 	other.Dir = func() (string, error) { return dir, nil }
+	if here, err := a.Dir(); err == nil && a.RootFlag != "" && a.RootFlag != app.MethodUser && a.RootFlag != app.MethodSystem {
+		other.RootFlag = app.Against(here, a.RootFlag) // seen from where the command runs
+	}
 	return cmd{&other}
 }
 

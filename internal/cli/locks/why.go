@@ -147,7 +147,7 @@ func (a cmd) runWhy(ctx context.Context, b *app.Backend, name string, o whyOptio
 		a.Say("  - %s%s", r.Message, strings.TrimSuffix(" ("+r.Detail+")", " ()"))
 	}
 	if left > 0 {
-		a.Say("  - and %d holds more: %s", left, a.CommandLine("status", name))
+		a.Say("  - and %d more hold it: %s", left, a.CommandLine("status", name))
 	}
 	a.Say("what you can do:")
 	for _, line := range v.Suggestions[:min(len(v.Suggestions), whyMost)] {

@@ -294,7 +294,7 @@ func TestWhyTellsPeopleOfSomeHoldersAndHowManyThereAreBeside(t *testing.T) {
 		d.As(fmt.Sprint("o", i)).Must("lock", "x", "--slots", strconv.Itoa(whyMost+3))
 	}
 	code, out, _ := d.Lokt("why", "x")
-	if code != app.ExitBlocked || strings.Count(out, "it is held by") != whyMost || !strings.Contains(out, "and 3 holds more: lokt status x") ||
+	if code != app.ExitBlocked || strings.Count(out, "it is held by") != whyMost || !strings.Contains(out, "and 3 more hold it: lokt status x") ||
 		strings.Count(out, "\n") != 2*whyMost+3 {
 		t.Errorf("exit %d: %s", code, out)
 	}

@@ -35,7 +35,11 @@ func Free(n int) (addresses []string, err error) {
 			continue // somebody else's
 		}
 		_ = l.Close()
-		go func() { _, _, _ = mark.ReadFrom(make([]byte, 1)) }() // which keeps it
+		go func() { // which keeps it
+			for err == nil {
+				_, _, err = mark.ReadFrom(make([]byte, 1))
+			}
+		}()
 		addresses = append(addresses, address)
 	}
 	return nil, fmt.Errorf("found %d of %d free ports from %d to %d", len(addresses), n, lowest, highest)
