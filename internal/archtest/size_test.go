@@ -95,7 +95,7 @@ func budgets() map[string]int {
 // last. A number here is to fall: one that rises is seen in the change that raises it.
 func above() map[string]int {
 	return map[string]int{
-		"internal/cli/agent": 2245,
+		"internal/cli/agent": 2245, // with LOKT_ROOT as the working directory sees it
 		"internal/joint":     81,
 		"internal/glob":      383,
 		"internal/policy":    390,
