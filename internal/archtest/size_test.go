@@ -109,7 +109,7 @@ func above() map[string]int {
 		"jobs":               2857, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, and schedules, whatever clocks are set
 		"jobs/engine":        3586, // with jobs that are leased ahead, what is left of the maximum runtime, jobs that run after others, limits on locks, turns, schedules and a bound on statistics, a worker for a job that wants one of its own: after.go, limits.go, fair.go, cron.go
 		"jobs/jobstest":      3391, // with jobs that are leased ahead, jobs that run after others, limits on locks, turns, and schedules
-		"jobs/worker":        1130, // with jobs that are leased ahead, and what is left of the maximum runtime
+		"jobs/worker":        1136, // with jobs that are leased ahead, and what is left of the maximum runtime
 		"store/filestore":    2392, // with the seam for a simulated system, and what a lost fsync, and an entry that the loss of power brings back, may do
 		"store/memstore":     598,
 		"store/etcdstore":    1754, // an attempt is kept until it is known what became of it

@@ -24,6 +24,7 @@ const leftOut = "?"
 func Redactor(keep ...string) func(audit.Entry) audit.Entry {
 	key, begin, first := make([]byte, 32), time.Time{}, map[string]uint64{}
 	_, _ = rand.Read(key) // documented never to fail
+	const whole = "\x00"  // separates nothing: it is in no name
 	// Owners have pseudonyms in parts, as nothing tells where a host begins in "ann@example.com".
 	pseudonym := func(kind, text, between string) string {
 		parts := strings.Split(text, between)
@@ -40,7 +41,7 @@ func Redactor(keep ...string) func(audit.Entry) audit.Entry {
 	}
 	return func(e audit.Entry) audit.Entry {
 		out := audit.Entry{TS: e.TS, Event: e.Event, Name: e.Name, LockID: pseudonym("L", e.LockID, " "), Owner: pseudonym("owner", e.Owner, "@"), Host: pseudonym("owner", e.Host, "@"),
-			AgentID: pseudonym("agent", e.AgentID, "\x00"), TTLSec: e.TTLSec, Extra: map[string]any{}}
+			AgentID: pseudonym("agent", e.AgentID, whole), TTLSec: e.TTLSec, Extra: map[string]any{}}
 		for k := range e.Extra {
 			switch text := extra(e, k); k {
 			case lokt.ExtraLeaseWas, lokt.ExtraPassed:
@@ -64,7 +65,7 @@ func Redactor(keep ...string) func(audit.Entry) audit.Entry {
 			}
 		}
 		if !slices.Contains(keep, "names") {
-			out.Name = pseudonym("lock", e.Name, "\x00")
+			out.Name = pseudonym("lock", e.Name, whole)
 		}
 		if begin.IsZero() {
 			begin = e.TS

@@ -54,8 +54,8 @@ func names(events []lokt.Event) string {
 	return " " + strings.Join(slices.Compact(all), " ") + " "
 }
 
-// texts returns, for each thing that the query asks of events beside their lock and time, what there is some of in the documents of those
-// that it lets through. Damaged ones have a type that is not in their document.
+// texts returns lists of texts: a document with an event that the query lets through has one of each list, namely the owner and one of the
+// types. What stands for a damaged document has a type that is not in it.
 func texts(q lokt.EventQuery) (all [][]string) {
 	if id, err := lokt.Marshal(q.Owner); err == nil && q.Owner != "" {
 		all = append(all, []string{string(id)})

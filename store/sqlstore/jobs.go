@@ -162,25 +162,25 @@ func (s *keptJobs) Ended(ctx context.Context, jobID string) (jobs.Record, error)
 	return *found.Record, nil
 }
 
-// newest adds to a condition that an ended job j has the state and the type, unless they are empty, and a revision from one to below
-// another, which is the last argument; and then the order, newest first, and a limit.
+// newest completes the statement that finds ended jobs j: of the state and the type, unless they are empty, with a revision from one to
+// below another, the newest first. The last of its arguments is the revision below which they are; the limit is to be added.
 func (s *keptJobs) newest(where string, args []any, state jobs.State, jobType string, from, below uint64) (string, []any) {
-	columns := [][2]string{{"type", jobType}, {"state", string(state)}}
+	columns := [][2]string{{"j.type", jobType}, {"j.state", string(state)}}
 	if state != jobs.Completed { // fewer jobs than are of a type
 		slices.Reverse(columns)
 	}
-	least, end, by := []any{int64(min(from, math.MaxInt64))}, []any{int64(min(below, math.MaxInt64))}, "j.revision"
+	in, least, end := []string{"j.revision"}, []any{int64(min(from, math.MaxInt64))}, []any{int64(min(below, math.MaxInt64))}
 	for _, c := range columns {
-		switch {
-		case c[1] == "":
-		case s.ranges && len(end) == 1:
-			least, end, by = []any{c[1], least[0]}, []any{c[1], end[0]}, "j."+c[0]+" DESC, j.revision"
+		switch column, is := c[0], c[1]; {
+		case is == "":
+		case s.ranges && len(in) == 1:
+			in, least, end = []string{column, in[0]}, []any{is, least[0]}, []any{is, end[0]}
 		default:
-			where, args = where+" AND j."+c[0]+" = ?", append(args, c[1])
+			where, args = where+" AND "+column+" = ?", append(args, is)
 		}
 	}
-	row, marks := strings.ReplaceAll(by, " DESC", ""), "?"+strings.Repeat(", ?", len(end)-1)
-	where += " AND (" + row + ") >= (" + marks + ") AND (" + row + ") < (" + marks + ") ORDER BY " + by + " DESC LIMIT ?"
+	where += fmt.Sprintf(" AND (%[1]s) >= (%[2]s) AND (%[1]s) < (%[2]s) ORDER BY %[3]s DESC LIMIT ?",
+		strings.Join(in, ", "), "?"+strings.Repeat(", ?", len(in)-1), strings.Join(in, " DESC, "))
 	return where, slices.Concat(args, least, end)
 }
 
@@ -222,7 +222,7 @@ func (s *keptJobs) ListEnded(
 
 // CountEnded implements jobs.Store.
 func (s *keptJobs) CountEnded(ctx context.Context, state jobs.State, jobType string) (n int, err error) {
-	where, args := "true LIMIT ?", []any(nil)
+	where, args := "true LIMIT ?", []any(nil) // of all jobs, in no order: SQLite need not look into a document
 	if state != "" || jobType != "" {
 		where, args = s.newest("true", nil, state, jobType, 0, math.MaxUint64)
 	}

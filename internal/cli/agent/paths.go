@@ -41,7 +41,7 @@ func (a cmd) checkout(dir string) (*checkout, error) {
 		return nil, err
 	}
 	c := &checkout{cmd: a.in(top), top: top, lock: p.Paths}
-	if r, err := a.FindRoot(); err == nil && (r.Method == app.MethodFlag || r.Method == app.MethodEnv) { // seen from the working directory
+	if r, err := a.FindRoot(); err == nil && r.Method == app.MethodEnv { // seen from the working directory
 		c.cmd = a
 	}
 	here, _ := os.Stat(filepath.Join(top, ".git")) // what is not there is the same as no other

@@ -42,11 +42,11 @@ func WhileRead(parent context.Context, w io.Writer) (context.Context, context.Ca
 func EnoughFiles(n int) error {
 	for range n {
 		fd, e := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0) // an os.File each is a good part of a start
-		if e != nil && !errors.Is(e, unix.EMFILE) && !errors.Is(e, unix.ENFILE) {
-			return nil // a chroot without /dev says nothing about open files
-		}
-		if e != nil {
+		switch {
+		case errors.Is(e, unix.EMFILE), errors.Is(e, unix.ENFILE):
 			return fmt.Errorf("%d more open files are needed: %w (see `ulimit -n`)", n, e)
+		case e != nil:
+			return nil // a chroot without /dev says nothing about open files
 		}
 		defer func() { _ = unix.Close(fd) }() // nothing was written
 	}

@@ -175,8 +175,8 @@ func (c *jobCommand) order(ctx, over context.Context, pipe io.Writer, runner *os
 	}
 }
 
-// kill kills the process that runs the command, and before that what it has started: who has detached himself is found no more when
-// that process is gone.
+// kill kills the process that runs the command, and before that what it has started: what has detached itself from that is not
+// found any more when the process is gone.
 func kill(runner *os.Process) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

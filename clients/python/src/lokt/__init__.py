@@ -29,12 +29,12 @@ from ._errors import (
 )
 from ._jobs import Job, Jobs, Stopped, Worker
 
-_default: dict[str, Client] = {}
+_default: dict[str, Client] = {}  # one at most, so that it is made without a lock
 
 
 def client() -> Client:
     """The client of this process for the server in ``LOKT_SERVER``."""
-    return _default.get("") or _default.setdefault("", Client())  # no lock, which a process that is forked could find taken
+    return _default.get("") or _default.setdefault("", Client())  # a process that is forked could find a lock taken
 
 
 def guard(name: str, **options: Any) -> ContextManager[Lease]:

@@ -169,7 +169,7 @@ class Client:
             if not cause or (hasattr(task, "uncancel") and task.uncancel() > 0):
                 raise
             raise cause[0] from None
-        except BaseException:
+        except BaseException:  # of the block: it is told, and not the loss, which cancels nothing any more
             if cause and hasattr(task, "uncancel"):
                 task.uncancel()
             raise
